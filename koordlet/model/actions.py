@@ -51,7 +51,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """All that one strategy wants now. ``hold_all`` holds everything that it owns in the journal."""
+    """All that one strategy wants now. ``hold_all`` holds all that it owns in the journal."""
 
     actions: tuple[SetValue, ...] = ()
     holds: tuple[Hold, ...] = ()
@@ -69,7 +69,7 @@ class Ownership(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """One journaled value that we hold: what was there before, what we last wrote, and since when."""
+    """One journaled value that we hold: what was there before, what we wrote, and since when."""
 
     target: CgroupPath
     knob: Knob

@@ -8,7 +8,7 @@ class CgroupPathError(ValueError):
 
 
 class CgroupPath(str):
-    """A cgroup below the managed root, e.g. ``kubepods/besteffort/pod1``; the root itself is ``""``.
+    """A cgroup below the managed root, e.g. ``kubepods/besteffort/pod1``; the root is ``""``.
 
     A string subclass, since a tick looks thousands of them up in dictionaries.
     """

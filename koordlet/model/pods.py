@@ -128,7 +128,7 @@ class AppBackend(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HostApp:
-    """A declared host application. ``cgroup`` is Missing where the unit or directory is not there."""
+    """A declared host application; ``cgroup`` is Missing where unit or directory is not there."""
 
     name: str
     qos: Qos
