@@ -1,0 +1,250 @@
+"""Messages between core and front, and the framed channel that carries them.
+
+The core listens on ``core.sock`` in the 0700 run directory and accepts only its own uid; the
+front connects and reconnects, so either restarts without the other. Frames are a length of four
+bytes and a pickle: both ends are this program under the same uid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import socket
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from koordlet.model.actions import Mode
+from koordlet.model.knobs import Knob, Value
+from koordlet.model.pods import PodRecord
+from koordlet.model.readings import Missing
+from koordlet.model.topology import CpuManagerPolicy
+from koordlet.protocol.nodeslo import NodeSlo
+from koordlet.protocol.problem import Problem
+
+FRAME_LIMIT_BYTES = 64 << 20
+BACKLOG_LIMIT_BYTES = 8 << 20
+_LENGTH = struct.Struct("!I")
+_PEER = struct.Struct("3i")
+
+
+@dataclass(frozen=True, slots=True)
+class PodsUpdate:
+    """Front to core: the merged pod list, or why there is none yet; ``age_s`` of the answer."""
+
+    records: tuple[PodRecord, ...] | Missing
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AppsUpdate:
+    """Front to core: declared host applications, files and NodeSLO merged by name."""
+
+    records: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SloUpdate:
+    """Front to core: the NodeSLO in force and its version."""
+
+    slo: NodeSlo
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletUpdate:
+    """Front to core: what the kubelet's configuration says about CPUs and cgroups."""
+
+    cgroup_root: str
+    cpu_manager: CpuManagerPolicy
+    reserved_cpus: frozenset[int]
+    reserved_milli: int
+    reserved_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpecRequest:
+    """Core to front: change one value in the runtime's spec (CRI UpdateContainerResources)."""
+
+    container_id: str
+    knob: Knob
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class SpecAnswer:
+    """Front to core: what the runtime said to a SpecRequest; ``error`` is "" on success."""
+
+    container_id: str
+    knob: Knob
+    value: Value
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relist:
+    """Core to front: the cgroup tree changed, ask the sources again now."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModeCommand:
+    """Set the mode of one strategy, or of all where ``strategy`` is ""; ``for_s`` limits it."""
+
+    strategy: str
+    mode: Mode
+    for_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseCommand:
+    """Restore, then only observe: "all", "owner:NAME", "pod:UID" or "file:PATH"."""
+
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeCommand:
+    """Take a release back; "" takes back all of them."""
+
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Front to core: an order of an operator, with the uid that gave it."""
+
+    id: int
+    order: ModeCommand | ReleaseCommand | ResumeCommand
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReply:
+    """Core to front: what came of a Command."""
+
+    id: int
+    result: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+
+class ChannelClosedError(ConnectionError):
+    """The other end is gone."""
+
+
+class Channel:
+    """One framed connection, never blocking: what does not fit waits in a bounded backlog."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._inbox = bytearray()
+        self._backlog = bytearray()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """True while a backlog waits for the socket."""
+        return bool(self._backlog)
+
+    def send(self, message: object, *, droppable: bool = False) -> bool:
+        """Queue and try to write; False if a droppable message met a full backlog.
+
+        Raises ChannelClosedError when the other end is gone, or when a message that may not be
+        dropped meets a full backlog (the peer is stuck; a reconnect resynchronises).
+        """
+        if len(self._backlog) > BACKLOG_LIMIT_BYTES:
+            if droppable:
+                return False
+            raise ChannelClosedError(f"peer does not read: {len(self._backlog)} bytes wait")
+        body = pickle.dumps(message, protocol=5)
+        self._backlog += _LENGTH.pack(len(body)) + body
+        self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Write what the socket takes now."""
+        while self._backlog:
+            try:
+                sent = self._sock.send(self._backlog)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise ChannelClosedError(str(error)) from error
+            del self._backlog[:sent]
+
+    def receive(self) -> list[Any]:
+        """All whole messages that have arrived; raises ChannelClosedError at the end."""
+        closed = self._fill()
+        messages: list[Any] = []
+        while len(self._inbox) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._inbox)
+            if length > FRAME_LIMIT_BYTES:
+                raise ChannelClosedError(f"frame of {length} bytes, limit {FRAME_LIMIT_BYTES}")
+            if len(self._inbox) < _LENGTH.size + length:
+                break
+            body = bytes(self._inbox[_LENGTH.size : _LENGTH.size + length])
+            del self._inbox[: _LENGTH.size + length]
+            messages.append(pickle.loads(body))
+        if closed and not messages:
+            raise ChannelClosedError("closed by the other end")
+        return messages
+
+    def _fill(self) -> bool:
+        while True:
+            try:
+                data = self._sock.recv(1 << 18)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise ChannelClosedError(str(error)) from error
+            if not data:
+                return True
+            self._inbox += data
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def listen(path: Path) -> socket.socket:
+    """The core's listener: bound to a temporary name, then renamed (hazard H19), mode 0600."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    sock.bind(str(temporary))
+    temporary.chmod(0o600)
+    sock.listen(4)
+    sock.setblocking(False)
+    temporary.rename(path)
+    return sock
+
+
+def accept(listener: socket.socket) -> Channel | None:
+    """Accept a front of our own uid; anybody else is closed at once."""
+    try:
+        sock, _ = listener.accept()
+    except BlockingIOError:
+        return None
+    peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    _, uid, _ = _PEER.unpack(peer)
+    if uid != os.geteuid():
+        sock.close()
+        return None
+    return Channel(sock)
+
+
+def connect(path: Path) -> Channel:
+    """The front's end; raises OSError while the core does not listen."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.connect(str(path))
+    except OSError:
+        sock.close()
+        raise
+    return Channel(sock)

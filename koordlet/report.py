@@ -1,0 +1,154 @@
+"""What the core tells the front, and the whole picture that the front answers from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from koordlet.model.actions import Mode, Outcome, Owned, Plan, SetValue, Target, Terms
+from koordlet.model.capabilities import Capabilities
+from koordlet.model.pods import BeRoot, Workloads
+from koordlet.model.readings import Missing
+from koordlet.model.topology import NodeFacts
+from koordlet.protocol.nodeslo import NodeSlo
+from koordlet.protocol.problem import Problem
+
+if TYPE_CHECKING:
+    from koordlet.metrics.readings import Readings, ReadingsTable
+    from koordlet.resexecutor.audit import AuditEvent
+
+
+class TickCause(Enum):
+    """Why a tick ran."""
+
+    REGULAR = "regular"
+    SURGE = "surge"  # use by latency-sensitive work jumped between two 5 Hz samples
+    PSI = "psi"  # a pressure trigger of a latency-sensitive cgroup fired
+    WORKLOADS = "workloads"  # pods, host applications or the NodeSLO changed
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True)
+class TickStats:
+    """One tick, in seconds of the core's own clock. ``run_s`` is CPU time of the tick thread since
+    the last tick, 5 Hz samples included; ``reads``, ``opens`` and ``writes`` count kernel files.
+    """
+
+    tick: int
+    at_wall_s: float
+    cause: TickCause
+    duration_s: float
+    run_s: float
+    reads: int
+    opens: int
+    writes: int
+    overrun: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyStatus:
+    """One strategy now. ``hold_why`` is set while it holds all it owns, ``hold_age_s`` how long."""
+
+    name: str
+    mode: Mode
+    mode_until_wall_s: float | None
+    enabled: bool
+    owned: int
+    hold_why: str
+    hold_age_s: float
+    terms: Terms
+    notes: tuple[Problem, ...]
+    would: tuple[SetValue, ...] = ()  # observe mode: what it would write
+
+
+@dataclass(frozen=True, slots=True)
+class CoreStatus:
+    """The core's standing facts; sent when they change and at least every 5 s."""
+
+    pid: int
+    started_wall_s: float
+    dry_run: bool
+    released: tuple[str, ...]  # "all", or "owner:NAME", "pod:UID", "file:PATH"
+    takeover: str  # what was found in the journal at start, "" nothing
+    journal_path: str
+    node: NodeFacts
+    be_roots: tuple[BeRoot, ...]
+    floor_bound: bool
+    strategies: tuple[StrategyStatus, ...]
+    problems: tuple[Problem, ...]
+    waiting_for: tuple[str, ...]  # what the first decision still waits for
+
+
+@dataclass(frozen=True, slots=True)
+class TickReport:
+    """Core to front, once a tick. A part that did not change since the last report is None."""
+
+    stats: TickStats
+    readings: Readings
+    status: CoreStatus | None = None
+    plan: Plan | None = None
+    workloads: Workloads | None = None
+    owned: tuple[Owned, ...] | None = None
+    capabilities: Capabilities | None = None
+    outcomes: tuple[Outcome, ...] = ()
+    audit: tuple[AuditEvent, ...] = ()
+
+
+class SourceState(Enum):
+    """How a source of workloads or configuration is doing."""
+
+    OK = "ok"
+    OFF = "off"  # not configured, or not there
+    STALE = "stale"  # the last good answer is in use
+    FAILED = "failed"  # never answered
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """One source: ``cri``, ``kubelet``, ``hostapps``, ``nodeslo``, ``core``."""
+
+    name: str
+    state: SourceState
+    detail: str
+    age_s: float | None
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SloStatus:
+    """The NodeSLO in force: where it came from, its document, and what was said about it."""
+
+    slo: NodeSlo
+    where: str
+    version: int
+    loaded_wall_s: float
+    problems: tuple[Problem, ...]
+    refused: tuple[Problem, ...] = ()  # of a newer text that was not put in force
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """Everything that the API answers from, at one instant. Parts are Missing before their first
+    report or, for the core, while it is not there (``core_age_s`` then grows).
+    """
+
+    node: str
+    taken_wall_s: float
+    version: str
+    run_dir: str
+    cgroup_root: str
+    core: CoreStatus | Missing
+    core_age_s: float
+    ticks: tuple[TickStats, ...]
+    workloads: Workloads | Missing
+    capabilities: Capabilities | Missing
+    plan: Plan | Missing
+    owned: tuple[Owned, ...]
+    outcomes: Mapping[Target, Outcome]  # the newest of each target
+    paths: Mapping[Target, str]  # kernel file of each target in plan, owned and outcomes
+    readings: ReadingsTable
+    slo: SloStatus | Missing
+    sources: tuple[SourceStatus, ...]
+    extra: Mapping[str, Any] = field(default_factory=dict)
