@@ -8,10 +8,8 @@ nodeslo_schema's business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 from typing import Annotated
 
 from koordlet.protocol.bounds import Bounds, Percent
@@ -90,7 +88,8 @@ class CpuBurstStrategy:
 class SystemStrategy:
     """``systemStrategy``: settings of the kernel as a whole; none is set by default.
 
-    ``total_network_bandwidth`` is a quantity in bit/s, ``"0"`` for "ask the device".
+    ``sched_features`` are (name, on) pairs by name; ``total_network_bandwidth`` is a quantity in
+    bit/s, ``"0"`` for "ask the device".
     """
 
     min_free_kbytes_factor: Positive | None = None
@@ -98,7 +97,7 @@ class SystemStrategy:
     memcg_reap_back_ground: Switch | None = None
     sched_group_identity_enabled: Switch | None = None
     sched_idle_saver_wmark: Annotated[int, Bounds(0)] | None = None
-    sched_features: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+    sched_features: tuple[tuple[str, bool], ...] = ()
     page_cache_limit_enabled: Switch | None = None
     total_network_bandwidth: str = "0"
 
@@ -150,7 +149,7 @@ class NodeSlo:
     """A whole NodeSLO spec, every field filled."""
 
     threshold: ResourceUsedThreshold = ResourceUsedThreshold()
-    qos: ResourceQosStrategy = ResourceQosStrategy()
+    qos: ResourceQosStrategy = field(default_factory=ResourceQosStrategy)
     cpu_burst: CpuBurstStrategy = CpuBurstStrategy()
     system: SystemStrategy = SystemStrategy()
     host_applications: tuple[HostApplicationSpec, ...] = ()
