@@ -21,8 +21,10 @@ from koordlet.model.knobs import Knob, Value
 from koordlet.model.pods import PodRecord
 from koordlet.model.readings import Missing
 from koordlet.model.topology import CpuManagerPolicy
+from koordlet.pods.static import HostAppRecord
 from koordlet.protocol.nodeslo import NodeSlo
 from koordlet.protocol.problem import Problem
+from koordlet.standing import Standing
 
 FRAME_LIMIT_BYTES = 64 << 20
 BACKLOG_LIMIT_BYTES = 8 << 20
@@ -42,7 +44,7 @@ class PodsUpdate:
 class AppsUpdate:
     """Front to core: declared host applications, files and NodeSLO merged by name."""
 
-    records: tuple[Any, ...]
+    records: tuple[HostAppRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +116,22 @@ class ResumeCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class StandingUpdate:
+    """Front to core, at each connection: the persisted orders."""
+
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
-    """Front to core: an order of an operator, with the uid that gave it."""
+    """Front to core: an order of an operator, the uid that gave it, and the orders that it
+    results in (already persisted).
+    """
 
     id: int
     order: ModeCommand | ReleaseCommand | ResumeCommand
     uid: int
+    standing: Standing
 
 
 @dataclass(frozen=True, slots=True)

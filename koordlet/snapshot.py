@@ -32,6 +32,11 @@ class CpuUse:
     system_cores: float
     be_roots_cores: Mapping[CgroupPath, float] = field(default_factory=dict)
 
+    @property
+    def nonbe_cores(self) -> float:
+        """All that batch work must make room for, before the reservation is looked at."""
+        return self.nonbe_pods_cores + self.nonbe_apps_cores + self.system_cores
+
 
 @dataclass(frozen=True, slots=True)
 class RootDemand:
