@@ -152,3 +152,4 @@ class NodeView:
     slo: SloStatus | Missing
     sources: tuple[SourceStatus, ...]
     extra: Mapping[str, Any] = field(default_factory=dict)
+    taken_s: float | None = None  # monotonic, the clock of ``Owned.since_s``; None: unknown
