@@ -1,0 +1,57 @@
+# A bare Debian (>= 12) or Ubuntu (>= 24.04) needs: apt-get install -y git make python3-venv
+# Everything else is set up by the targets themselves; `make help` lists them.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup run check test bench docs clean need-root
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
+ARGS ?=
+
+help: ## this list
+	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## .venv with koordlet and its test tools; no root
+
+$(STAMP): constraints.txt pyproject.toml
+	@test ! -e $(BIN)/python || $(BIN)/python -c '' 2>/dev/null || rm -rf $(VENV)
+	@test -e $(BIN)/python || { \
+	  for python in $(PYTHONS); do \
+	    $$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' \
+	      2>/dev/null && exec $$python -m venv $(VENV); \
+	  done; \
+	  echo "setup: no Python >= 3.11 with the venv module among: $(strip $(PYTHONS));" \
+	    "remedy: apt-get install -y python3-venv, or make setup PYTHON=/path/to/python3" >&2; \
+	  exit 1; }
+	@$(PIP) setuptools
+	@$(PIP) --no-build-isolation --editable '.[test]'
+	@touch $@
+
+need-root:
+	@test "$$(id -u)" = 0 || { echo "this target changes cgroups and needs root;" \
+	  "remedy: sudo make $(MAKECMDGOALS)" >&2; exit 1; }
+
+run: need-root setup ## koordlet in the foreground on this host (root); Ctrl-C restores everything
+	@exec $(BIN)/koordlet --summary --node-slo systemd/examples/colocation.yaml $(ARGS)
+
+check: setup ## format, lint, types, imports, generated files, quick tests
+	@$(BIN)/python -m tests.support.gate check
+
+test: setup ## everything that this machine allows (root for kernel and end-to-end tests)
+	@$(BIN)/python -m tests.support.gate test
+
+bench: setup ## one benchmark: make bench NAME=overhead ARGS='--pods 110 --containers 3'
+	@test -n "$(NAME)" || { echo "bench: which? remedy: make bench NAME=overhead" >&2; exit 1; }
+	@$(BIN)/python -m tests.benchmarks.$(NAME) $(ARGS) --json
+
+docs: setup ## regenerate docs/cli.md, docs/metrics.md, docs/schema and proto/koordpb
+	@$(BIN)/python -m tests.support.gendocs
+
+clean: ## remove everything that make made here
+	@rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	  .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

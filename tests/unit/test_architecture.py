@@ -1,0 +1,41 @@
+"""The dependency direction of docs/architecture.md, held by the contracts in pyproject.toml."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def test_imports_keep_the_dependency_direction() -> None:
+    linter = Path(sys.executable).with_name("lint-imports")
+    result = subprocess.run(
+        [linter, "--no-cache", "--config", "pyproject.toml"],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_every_package_of_the_source_tree_is_installed() -> None:
+    config = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = config["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert patterns == ["koordlet*", "koordpb*"]
+    without = [
+        str(source.parent.relative_to(REPO))
+        for source in (REPO / "koordlet").rglob("*.py")
+        if not (source.parent / "__init__.py").exists()
+    ]
+    assert not without, f"no __init__.py, so left out of the wheel: {sorted(set(without))}"
+
+
+def test_constraints_pin_versions_and_name_no_index() -> None:
+    lines = (REPO / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert pins
+    assert all(pin.count("==") == 1 and "/" not in pin and pin[0] != "-" for pin in pins), pins
