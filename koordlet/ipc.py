@@ -41,6 +41,13 @@ class PodsUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class PodsStillTrue:
+    """Front to core: the sources answered again, and the list is the one sent last."""
+
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class AppsUpdate:
     """Front to core: declared host applications, files and NodeSLO merged by name."""
 

@@ -75,6 +75,8 @@ class Snapshot:
     modes: Mapping[str, Mode] = field(default_factory=dict)
     pending: frozenset[Target] = frozenset()  # effects not yet answered
     foreign_resets: frozenset[Target] = frozenset()  # put back by somebody since our last write
+    memory_used_bytes: Mapping[CgroupPath, int] = field(default_factory=dict)  # of cgroups that a
+    # strategy would limit; a limit where this is unknown is never written (hazard H3)
 
     def value(self, target: Target) -> Value | Missing:
         """The kernel's present value; Missing where nobody asked to read it."""

@@ -1,0 +1,320 @@
+"""The front: everything that answers or decodes, beside the core and never in its way.
+
+One main thread owns the connection to the core; sources, API and metrics pages have threads of
+their own and reach the core only through ``Front.post``.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from koordlet import ipc
+from koordlet.clock import Clock
+from koordlet.eventloop import EventLoop
+from koordlet.frontstate import FrontState
+from koordlet.model.pods import PodRecord
+from koordlet.model.readings import Missing
+from koordlet.pods.merge import merge
+from koordlet.protocol.problem import Problem
+from koordlet.report import SourceState, SourceStatus, TickReport
+from koordlet.resexecutor.audit import AuditEvent, AuditStore
+from koordlet.standing import ModeOrder, ScopeError, Standing
+from koordlet.state import StateStore, load_standing, save_standing
+
+RECONNECT_S = 0.2
+COMMAND_TIMEOUT_S = 10.0
+PRUNE_EVERY_S = 600.0
+
+
+@dataclass(slots=True)
+class _Waiting:
+    done: threading.Event
+    reply: ipc.CommandReply | None = None
+
+
+class Commands:
+    """Orders of operators: persisted, sent to the core, answered when the core has obeyed."""
+
+    def __init__(self, store: StateStore, clock: Clock, post: Callable[[object], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._post = post
+        self._lock = threading.Lock()
+        self._waiting: dict[int, _Waiting] = {}
+        self._last_id = 0
+        self.standing = load_standing(store)
+
+    def send(
+        self, order: ipc.ModeCommand | ipc.ReleaseCommand | ipc.ResumeCommand, uid: int
+    ) -> ipc.CommandReply:
+        """Obey ``order``; waits up to COMMAND_TIMEOUT_S for the core's answer."""
+        waiting = _Waiting(threading.Event())
+        with self._lock:
+            try:
+                standing = self._after(order)
+                save_standing(self._store, standing)
+            except (ScopeError, sqlite3.Error) as error:
+                return _refused(str(error))
+            self.standing = standing
+            self._last_id += 1
+            number = self._last_id
+            self._waiting[number] = waiting
+        self._post(ipc.Command(number, order, uid, standing))
+        waiting.done.wait(COMMAND_TIMEOUT_S)
+        with self._lock:
+            del self._waiting[number]
+        return waiting.reply or _refused(
+            f"the core did not answer within {COMMAND_TIMEOUT_S:.0f} s; the order is stored and"
+            " holds as soon as it does"
+        )
+
+    def _after(self, order: ipc.ModeCommand | ipc.ReleaseCommand | ipc.ResumeCommand) -> Standing:
+        if isinstance(order, ipc.ModeCommand):
+            until = None if order.for_s is None else self._clock.wall_s() + order.for_s
+            return self.standing.with_mode(ModeOrder(order.strategy, order.mode, until))
+        if isinstance(order, ipc.ReleaseCommand):
+            return self.standing.with_release(order.scope)
+        return self.standing.without_release(order.scope)
+
+    def answered(self, reply: ipc.CommandReply) -> None:
+        """The core's reply to one order."""
+        with self._lock:
+            waiting = self._waiting.get(reply.id)
+        if waiting is not None:
+            waiting.reply = reply
+            waiting.done.set()
+
+
+def _refused(what: str) -> ipc.CommandReply:
+    return ipc.CommandReply(0, {}, (Problem("order-refused", "order", what),))
+
+
+class AuditWriter:
+    """A thread that stores audit events; the tick never waits for its disk (hazard H15)."""
+
+    def __init__(self, store: AuditStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._queue: queue.Queue[tuple[AuditEvent, ...] | None] = queue.Queue(maxsize=1024)
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+        self.dropped = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, events: tuple[AuditEvent, ...]) -> None:
+        """Queue events; when the disk cannot keep up they are counted as dropped."""
+        try:
+            self._queue.put_nowait(events)
+        except queue.Full:
+            self.dropped += len(events)
+
+    def stop(self) -> None:
+        """Store what is queued, then end."""
+        self._queue.put(None)
+        self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        log = structlog.get_logger("audit")
+        pruned_at_s = self._clock.now_s()
+        while (events := self._queue.get()) is not None:
+            try:
+                self._store.append(events)
+                if self._clock.now_s() - pruned_at_s > PRUNE_EVERY_S:
+                    pruned_at_s = self._clock.now_s()
+                    self._store.prune(self._clock.wall_s())
+            except sqlite3.Error as error:
+                self.dropped += len(events)
+                log.warning("audit events lost", count=len(events), error=str(error))
+
+
+class PodLists:
+    """The newest list of each source, merged; the core hears of it only when it changed."""
+
+    def __init__(
+        self, wanted: frozenset[str], clock: Clock, post: Callable[[object], None]
+    ) -> None:
+        self._wanted = wanted
+        self._clock = clock
+        self._post = post
+        self._lock = threading.Lock()
+        self._lists: dict[str, tuple[PodRecord, ...] | Missing] = {}
+        self._sent: ipc.PodsUpdate | None = None
+        self._sent_at_s = 0.0
+
+    def publish(self, source: str, records: tuple[PodRecord, ...] | Missing) -> None:
+        """Put in what ``source`` answered and tell the core."""
+        with self._lock:
+            self._lists[source] = records
+            if not self._wanted <= self._lists.keys():
+                return
+            merged = self._merged()
+            same = self._sent is not None and merged == self._sent.records
+            self._sent = ipc.PodsUpdate(merged, 0.0)
+            self._sent_at_s = self._clock.now_s()
+        self._post(ipc.PodsStillTrue(0.0) if same else self._sent)
+
+    def _merged(self) -> tuple[PodRecord, ...] | Missing:
+        cri = self._lists.get("cri", ())
+        kubelet = self._lists.get("kubelet", Missing("no kubelet source"))
+        if isinstance(cri, Missing):
+            return cri if isinstance(kubelet, Missing) else merge((), kubelet)
+        return merge(cri, kubelet)
+
+    def resend(self) -> ipc.PodsUpdate | None:
+        """The newest list for a core that has just connected, with its age."""
+        with self._lock:
+            if self._sent is None:
+                return None
+            return ipc.PodsUpdate(self._sent.records, self._clock.now_s() - self._sent_at_s)
+
+
+@dataclass(frozen=True, slots=True)
+class FrontParts:
+    """What the composition root hands in. ``spec`` carries out one SpecRequest and returns its
+    error text; ``relist`` asks the pod sources again; ``standing_messages`` gives the newest
+    words of the file sources for a fresh connection.
+    """
+
+    state: FrontState
+    commands: Commands
+    audit: AuditWriter
+    pods: PodLists
+    spec: Callable[[ipc.SpecRequest], str]
+    relist: Callable[[], None]
+    standing_messages: Callable[[], list[object]]
+
+
+class Front:
+    """The main thread: connection to the core, and the queue of what goes there."""
+
+    def __init__(
+        self, core_socket: Path, outbox: Outbox, loop: EventLoop, parts: FrontParts
+    ) -> None:
+        self._core_socket = core_socket
+        self._outbox = outbox
+        self._loop = loop
+        self._parts = parts
+        self._channel: ipc.Channel | None = None
+        self._spec_queue: queue.Queue[ipc.SpecRequest] = queue.Queue(maxsize=4096)
+        self._stopped = False
+        loop.watch(outbox.fd, select.POLLIN, lambda _events: self._send_posted())
+
+    def run(self) -> None:
+        """Until ``stop``; reconnects for ever."""
+        threading.Thread(target=self._carry_out_specs, name="spec", daemon=True).start()
+        while not self._stopped:
+            if self._channel is None:
+                self._connect()
+            self._loop.wait(RECONNECT_S if self._channel is None else 1.0)
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def _connect(self) -> None:
+        try:
+            channel = ipc.connect(self._core_socket)
+        except OSError:
+            return
+        self._channel = channel
+        self._loop.watch(channel.fileno(), select.POLLIN, lambda _events: self._receive())
+        first = [ipc.StandingUpdate(self._parts.commands.standing)]
+        pods = self._parts.pods.resend()
+        for message in (*first, *self._parts.standing_messages(), *([pods] if pods else [])):
+            self._send(message)
+        self._parts.relist()
+
+    def _lost(self) -> None:
+        if self._channel is not None:
+            self._loop.forget(self._channel.fileno())
+            self._channel.close()
+            self._channel = None
+            self._parts.state.core_lost()
+
+    def _send(self, message: object) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        try:
+            channel.send(message)
+        except ipc.ChannelClosedError:
+            self._lost()
+            return
+        events = select.POLLIN | (select.POLLOUT if channel.wants_write else 0)
+        self._loop.change(channel.fileno(), events)
+
+    def _send_posted(self) -> None:
+        for message in self._outbox.take():
+            self._send(message)
+
+    def _receive(self) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        try:
+            channel.flush()
+            messages = channel.receive()
+        except ipc.ChannelClosedError:
+            self._lost()
+            return
+        self._loop.change(
+            channel.fileno(), select.POLLIN | (select.POLLOUT if channel.wants_write else 0)
+        )
+        for message in messages:
+            self._handle(message)
+
+    def _handle(self, message: Any) -> None:
+        match message:
+            case TickReport():
+                self._parts.state.apply(message)
+                if message.audit:
+                    self._parts.audit.put(message.audit)
+                self._parts.state.source(
+                    SourceStatus("core", SourceState.OK, str(self._core_socket), 0.0)
+                )
+            case ipc.SpecRequest():
+                self._spec_queue.put(message)
+            case ipc.Relist():
+                self._parts.relist()
+            case ipc.CommandReply():
+                self._parts.commands.answered(message)
+
+    def _carry_out_specs(self) -> None:
+        while True:
+            request = self._spec_queue.get()
+            error = self._parts.spec(request)
+            answer = ipc.SpecAnswer(request.container_id, request.knob, request.value, error)
+            self._outbox.post(answer)
+
+
+class Outbox:
+    """Messages of any thread for the core, and the descriptor that wakes the main thread."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+    def post(self, message: object) -> None:
+        self._queue.put(message)
+        os.eventfd_write(self.fd, 1)
+
+    def take(self) -> list[object]:
+        """All messages posted so far; call it from the main thread only."""
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            return []
+        messages: list[object] = []
+        while not self._queue.empty():
+            messages.append(self._queue.get_nowait())
+        return messages

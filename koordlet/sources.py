@@ -1,0 +1,139 @@
+"""The front's threads that ask where workloads and configuration come from (hazard H10).
+
+Each source publishes its newest answer; a failure keeps the last good one with its age.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from koordlet.clock import Clock
+from koordlet.model.pods import PodRecord
+from koordlet.model.readings import Missing
+from koordlet.pods.cri import CriClient, SourceError
+from koordlet.pods.kubelet import KubeletClient
+from koordlet.protocol.problem import Problem
+from koordlet.report import SourceState, SourceStatus
+
+RELIST_S = 10.0
+# A runtime names a container only some time after its directory appeared.
+AFTER_CHANGE_S = (0.0, 0.05, 0.15, 0.4, 1.0)
+LISTS_PER_S = 5
+RETRY_MAX_S = 10.0
+
+
+class RelistPace:
+    """When to list next: every RELIST_S, soon and repeatedly after a change, never too often."""
+
+    def __init__(self) -> None:
+        self._due: list[float] = [0.0]
+        self._recent: deque[float] = deque(maxlen=LISTS_PER_S)
+
+    def changed(self, now_s: float) -> None:
+        """The tree changed at ``now_s``."""
+        self._due = [now_s + offset for offset in AFTER_CHANGE_S]
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until the next list."""
+        earliest = self._due[0]
+        if len(self._recent) == LISTS_PER_S:
+            earliest = max(earliest, self._recent[0] + 1.0)
+        return max(0.0, earliest - now_s)
+
+    def listed(self, now_s: float) -> None:
+        """A list was made at ``now_s``."""
+        self._recent.append(now_s)
+        self._due = [due for due in self._due if due > now_s] or [now_s + RELIST_S]
+
+
+class ListSource:
+    """A thread that lists pods from one place: CRI or the kubelet."""
+
+    def __init__(
+        self,
+        name: str,
+        detail: str,
+        list_records: Callable[[], tuple[PodRecord, ...]],
+        clock: Clock,
+        publish: Callable[[str, tuple[PodRecord, ...] | Missing], None],
+        status: Callable[[SourceStatus], None],
+    ) -> None:
+        self._name = name
+        self._detail = detail
+        self._list = list_records
+        self._clock = clock
+        self._publish = publish
+        self._status = status
+        self._pace = RelistPace()
+        self._wake = threading.Condition()
+        self._stopped = False
+        self._answered_at_s: float | None = None
+        self._thread = threading.Thread(target=self._run, name=f"source-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._wake:
+            self._stopped = True
+            self._wake.notify()
+
+    def relist(self) -> None:
+        """Ask again now, and a few times more within a second."""
+        with self._wake:
+            self._pace.changed(self._clock.now_s())
+            self._wake.notify()
+
+    def _run(self) -> None:
+        while self._wait():
+            self._once()
+
+    def _wait(self) -> bool:
+        with self._wake:
+            while not self._stopped:
+                wait_s = self._pace.wait_s(self._clock.now_s())
+                if wait_s <= 0:
+                    self._pace.listed(self._clock.now_s())
+                    return True
+                self._wake.wait(wait_s)
+        return False
+
+    def _once(self) -> None:
+        try:
+            records = self._list()
+        except SourceError as error:
+            self._failed(error.problem)
+            return
+        self._answered_at_s = self._clock.now_s()
+        self._publish(self._name, records)
+        self._status(SourceStatus(self._name, SourceState.OK, self._detail, 0.0))
+
+    def _failed(self, problem: Problem) -> None:
+        state, age_s = SourceState.FAILED, None
+        if self._answered_at_s is None:
+            self._publish(self._name, Missing(str(problem)))
+        else:
+            state, age_s = SourceState.STALE, self._clock.now_s() - self._answered_at_s
+        self._status(SourceStatus(self._name, state, self._detail, age_s, (problem,)))
+
+
+def cri_source(
+    client: CriClient,
+    clock: Clock,
+    publish: Callable[[str, tuple[PodRecord, ...] | Missing], None],
+    status: Callable[[SourceStatus], None],
+) -> ListSource:
+    """Pods from a container runtime's socket."""
+    return ListSource("cri", client.endpoint, client.list_records, clock, publish, status)
+
+
+def kubelet_source(
+    client: KubeletClient,
+    clock: Clock,
+    publish: Callable[[str, tuple[PodRecord, ...] | Missing], None],
+    status: Callable[[SourceStatus], None],
+) -> ListSource:
+    """Pods from the kubelet's ``/pods``."""
+    return ListSource("kubelet", client.endpoint, client.list_records, clock, publish, status)

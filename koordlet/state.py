@@ -1,0 +1,71 @@
+"""What must outlive a restart: a versioned key-value store in the state directory.
+
+Written by the front, never by the tick thread (hazard H15).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from koordlet.model.actions import Mode
+from koordlet.standing import ModeOrder, Standing
+
+VERSION = 1
+_STANDING = "standing"
+
+
+class StateStore:
+    """``state.db``: one JSON document per key; a document of another version is ignored."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS state"
+            " (key TEXT PRIMARY KEY, version INTEGER NOT NULL, document TEXT NOT NULL)"
+        )
+
+    def put(self, key: str, document: Any) -> None:
+        """Store ``document`` durably before returning; raises sqlite3.Error when it cannot."""
+        with self._lock:
+            self._db.execute(
+                "INSERT OR REPLACE INTO state VALUES (?, ?, ?)",
+                (key, VERSION, json.dumps(document)),
+            )
+
+    def get(self, key: str) -> Any | None:
+        """The document of ``key``, or None."""
+        with self._lock:
+            row = self._db.execute(
+                "SELECT document FROM state WHERE key = ? AND version = ?", (key, VERSION)
+            ).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+
+def save_standing(store: StateStore, standing: Standing) -> None:
+    """Persist the operator's orders."""
+    modes = [asdict(order) | {"mode": order.mode.value} for order in standing.modes]
+    store.put(_STANDING, {"modes": modes, "released": list(standing.released)})
+
+
+def load_standing(store: StateStore) -> Standing:
+    """The persisted orders, or none."""
+    document = store.get(_STANDING)
+    if document is None:
+        return Standing()
+    orders = tuple(
+        ModeOrder(entry["strategy"], Mode(entry["mode"]), entry["until_wall_s"])
+        for entry in document["modes"]
+    )
+    return Standing(orders, tuple(document["released"]))

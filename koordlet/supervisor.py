@@ -1,0 +1,175 @@
+"""Starts the daemon's processes, watches them, starts them again, and stops them in order.
+
+The children are forks: what the parent imported is shared memory. They die with the parent
+(PR_SET_PDEATHSIG), so a SIGKILL of the daemon never leaves a writer behind its back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from koordlet.clock import Clock
+from koordlet.eventloop import EventLoop
+
+PR_SET_PDEATHSIG = 1
+RESTART_FIRST_S = 0.2
+RESTART_MAX_S = 5.0
+STABLE_S = 30.0  # a child that lived this long starts its back-off anew
+
+
+@dataclass(slots=True)
+class Child:
+    """One process: ``run`` is its whole life and returns the exit code. ``stop_s`` bounds its
+    clean stop. ``optional`` children are not started again.
+    """
+
+    name: str
+    run: Callable[[], int]
+    stop_s: float
+    optional: bool = False
+    pid: int = 0
+    started_s: float = 0.0
+    exit_code: int | None = None
+    failures: int = 0
+    restart_at_s: float | None = None
+    restarts: int = field(default=0)
+
+
+class Signals:
+    """SIGINT, SIGTERM, SIGHUP and SIGCHLD as readable bytes, for a thread that polls."""
+
+    def __init__(self, handled: tuple[signal.Signals, ...]) -> None:
+        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for number in handled:
+            signal.signal(number, lambda *_args: None)
+        signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+
+    def take(self) -> set[signal.Signals]:
+        """The signals that came since the last call."""
+        try:
+            return {signal.Signals(byte) for byte in os.read(self.fd, 4096)}
+        except BlockingIOError:
+            return set()
+
+    def close(self) -> None:
+        """Give the wake-up descriptor back (in a fork, before the child sets its own)."""
+        signal.set_wakeup_fd(-1)
+        os.close(self.fd)
+        os.close(self._write_fd)
+
+
+class Supervisor:
+    """Runs children until a stop is asked for; ``children`` are stopped in their order."""
+
+    def __init__(self, children: tuple[Child, ...], clock: Clock) -> None:
+        self._children = children
+        self._clock = clock
+        self._log = structlog.get_logger("daemon")
+        self._parent_pid = os.getpid()
+        self._stopping = False
+
+    def run(self) -> int:
+        """Until SIGINT or SIGTERM; then the exit code of the first child's clean stop."""
+        signals = Signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD))
+        loop = EventLoop()
+        loop.watch(signals.fd, select.POLLIN, lambda _events: self._on_signals(signals))
+        gc.collect()
+        gc.freeze()  # keeps the collector from touching (and so copying) shared pages
+        for child in self._children:
+            self._start(child, signals)
+        while not self._stopping:
+            loop.wait(self._next_restart_s())
+            self._reap()
+            self._restart_due(signals)
+        return self._stop_all()
+
+    def _on_signals(self, signals: Signals) -> None:
+        came = signals.take()
+        if came & {signal.SIGINT, signal.SIGTERM}:
+            self._stopping = True
+        if signal.SIGHUP in came:
+            for child in self._children:
+                if child.pid:
+                    os.kill(child.pid, signal.SIGHUP)
+
+    def _start(self, child: Child, signals: Signals) -> None:
+        pid = os.fork()
+        if pid == 0:
+            signals.close()
+            os._exit(_life(child, self._parent_pid))
+        child.pid, child.started_s, child.restart_at_s = pid, self._clock.now_s(), None
+
+    def _reap(self) -> None:
+        for child in self._children:
+            if child.pid == 0:
+                continue
+            pid, status = os.waitpid(child.pid, os.WNOHANG)
+            if pid:
+                self._ended(child, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, child: Child, code: int) -> None:
+        now_s = self._clock.now_s()
+        child.pid, child.exit_code = 0, code
+        if child.optional or self._stopping:
+            return
+        child.failures = 1 if now_s - child.started_s > STABLE_S else child.failures + 1
+        delay_s = min(RESTART_FIRST_S * 2 ** (child.failures - 1), RESTART_MAX_S)
+        child.restart_at_s = now_s + delay_s
+        child.restarts += 1
+        self._log.error("process ended, starting it again", process=child.name, code=code)
+
+    def _next_restart_s(self) -> float:
+        due = [child.restart_at_s for child in self._children if child.restart_at_s is not None]
+        return min(1.0, max(0.0, min(due) - self._clock.now_s())) if due else 1.0
+
+    def _restart_due(self, signals: Signals) -> None:
+        for child in self._children:
+            if child.restart_at_s is not None and child.restart_at_s <= self._clock.now_s():
+                self._start(child, signals)
+
+    def _stop_all(self) -> int:
+        for child in self._children:
+            if child.pid:
+                self._stop(child)
+        code = self._children[0].exit_code
+        return 1 if code is None or code < 0 else code
+
+    def _stop(self, child: Child) -> None:
+        os.kill(child.pid, signal.SIGTERM)
+        deadline_s = self._clock.now_s() + child.stop_s
+        pidfd = os.pidfd_open(child.pid)
+        try:
+            waiter = select.poll()
+            waiter.register(pidfd, select.POLLIN)
+            while not waiter.poll(max(0.0, deadline_s - self._clock.now_s()) * 1000):
+                if self._clock.now_s() >= deadline_s:
+                    self._log.error("process did not stop in time, killed", process=child.name)
+                    os.kill(child.pid, signal.SIGKILL)
+                    break
+        finally:
+            os.close(pidfd)
+        _, status = os.waitpid(child.pid, 0)
+        self._ended(child, os.waitstatus_to_exitcode(status))
+
+
+def _life(child: Child, parent_pid: int) -> int:
+    """A child from fork to exit. The one place beside the tick that may catch everything: a
+    fork must never run on into its parent's code.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the group; the parent decides
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        return 1  # the parent died between fork and prctl
+    try:
+        return child.run()
+    except BaseException:  # noqa: BLE001
+        structlog.get_logger("daemon").exception("process failed", process=child.name)
+        return 1
