@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 
@@ -44,7 +43,7 @@ def _process(proc: Path) -> str | None:
         try:
             if (proc / pid / "comm").read_text().strip() != _PROCESS_NAME:
                 continue
-            exe = Path(os.readlink(proc / pid / "exe")).name
+            exe = (proc / pid / "exe").readlink().name
         except OSError:
             continue
         if not exe.startswith("python"):
