@@ -1,0 +1,99 @@
+"""Opening files strictly beneath a directory: no symlink, no `..`, no other mount (H27)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+
+OPENAT2_SYSCALL = 437  # the same number on every 64-bit architecture
+RESOLVE_NO_XDEV = 0x01
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_BENEATH = 0x08
+_RESOLVE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV
+_RACE_RETRIES = 8  # openat2 answers EAGAIN while a rename goes on elsewhere
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    )
+
+
+class Opener:
+    """Opens relative paths below directory fds; ``native`` tells whether openat2 does it.
+
+    Where the kernel (before 5.6) or a seccomp filter refuses openat2, each component is opened
+    with O_NOFOLLOW and its device compared instead.
+    """
+
+    def __init__(self, *, native: bool | None = None) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.native = self._probe() if native is None else native
+
+    def open(self, dir_fd: int, relative: str, flags: int) -> int:
+        """Open ``relative`` beneath ``dir_fd``; O_CLOEXEC is added.
+
+        Raises OSError: EXDEV for an escape or another mount, ELOOP for a symlink, and whatever the
+        file itself answers.
+        """
+        if self.native:
+            return self._openat2(dir_fd, relative, flags | os.O_CLOEXEC)
+        return _open_by_component(dir_fd, relative, flags | os.O_CLOEXEC)
+
+    def _probe(self) -> bool:
+        anchor = os.open("/", os.O_PATH | os.O_CLOEXEC)
+        try:
+            os.close(self._openat2(anchor, ".", os.O_PATH | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno in (errno.ENOSYS, errno.EPERM, errno.EINVAL):
+                return False
+            raise
+        else:
+            return True
+        finally:
+            os.close(anchor)
+
+    def _openat2(self, dir_fd: int, relative: str, flags: int) -> int:
+        how = _OpenHow(flags, 0, _RESOLVE)
+        encoded = os.fsencode(relative)
+        number = errno.EAGAIN
+        for _ in range(_RACE_RETRIES):
+            fd = self._libc.syscall(
+                ctypes.c_long(OPENAT2_SYSCALL),
+                ctypes.c_int(dir_fd),
+                encoded,
+                ctypes.byref(how),
+                ctypes.c_size_t(ctypes.sizeof(how)),
+            )
+            if fd >= 0:
+                return int(fd)
+            number = ctypes.get_errno()
+            if number not in (errno.EAGAIN, errno.EINTR):
+                break
+        raise OSError(number, os.strerror(number), relative)
+
+
+def _open_by_component(dir_fd: int, relative: str, flags: int) -> int:
+    *parents, name = relative.split("/")
+    device = os.fstat(dir_fd).st_dev
+    at = os.dup(dir_fd)
+    try:
+        for part in parents:
+            _refuse_escape(part, relative)
+            step = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY, dir_fd=at)
+            os.close(at)
+            at = step
+            if os.fstat(at).st_dev != device:
+                raise OSError(errno.EXDEV, "crosses into another mount", relative)
+        _refuse_escape(name, relative)
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def _refuse_escape(part: str, relative: str) -> None:
+    if part == "..":
+        raise OSError(errno.EXDEV, "climbs out of its directory", relative)
