@@ -1,0 +1,390 @@
+"""What we may have written and what was there before: the undo data, safe from SIGKILL.
+
+SQLite in WAL mode on a tmpfs with synchronous=OFF (hazard H15): the kernel keeps the pages of a
+killed process, and nothing here outlives a boot, since cgroups do not either. That holds for
+values in the runtime's spec too: containerd and CRI-O keep a spec only as long as its container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import sqlite3
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from koordlet.model.actions import Target
+from koordlet.model.knobs import Channel, Knob
+from koordlet.model.paths import CgroupPath, CgroupPathError
+from koordlet.protocol.problem import Problem, Severity
+
+NAME: Final = "journal.db"
+SCHEMA_VERSION: Final = 1
+_BUSY_MS: Final = 100
+_MEMORY_FILE_SYSTEMS: Final = frozenset({0x01021994, 0x858458F6})  # tmpfs, ramfs
+_SHM: Final = Path("/dev/shm")
+
+_ROW_COLUMNS: Final = (
+    "boot_id, mount, path, knob, inode, channel, container_id, original, may_write,"
+    " last_written, owner, side_effect, created_wall_s"
+)
+_SCHEMA: Final = f"""
+CREATE TABLE IF NOT EXISTS rows ({_ROW_COLUMNS}, PRIMARY KEY (path, knob)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+
+class JournalError(Exception):
+    """The journal cannot be read or written; the message says what, where and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One file that we changed or are about to change.
+
+    ``mount`` names the hierarchy (``cpu@/sys/fs/cgroup/cpu``), ``path`` the cgroup below the
+    managed root, ``inode`` its directory there. Texts are canonical as the kernel shows them.
+    ``may_write`` is every text that the file may hold by our doing: intermediates, and what the
+    kernel leaves there when a related file is written (hazard H2).
+    """
+
+    mount: str
+    path: CgroupPath
+    knob: Knob
+    inode: int
+    original: str
+    may_write: frozenset[str]
+    last_written: str
+    owner: str
+    channel: Channel = Channel.FILE
+    container_id: str = ""
+    side_effect: bool = False
+    created_wall_s: float = 0.0
+
+    @property
+    def key(self) -> Target:
+        return (self.path, self.knob)
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that names something we do not know; it is reported and never acted on (H27)."""
+
+    path: str
+    knob: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An open journal and what was found wrong or left over on the way."""
+
+    journal: Journal
+    problems: tuple[Problem, ...]
+
+
+def journal_path(run_dir: Path, *, shm: Path = _SHM) -> Path:
+    """Where the journal of ``run_dir`` lives: there if it is a tmpfs, else below ``/dev/shm``.
+
+    Where neither is one it stays in ``run_dir``: a slow journal is better than none.
+    """
+    if _in_memory(run_dir) or not _in_memory(shm):
+        return run_dir / NAME
+    digest = hashlib.sha256(os.fsencode(run_dir.resolve())).hexdigest()[:16]
+    return shm / "koordlet" / digest / NAME
+
+
+def _in_memory(path: Path) -> bool:
+    """statfs(2) on the nearest directory that exists; its first field is the type."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    answer = (ctypes.c_long * 32)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.statfs(os.fsencode(path), ctypes.byref(answer)) != 0:
+        return False
+    return int(answer[0]) in _MEMORY_FILE_SYSTEMS
+
+
+def prepare_directory(directory: Path) -> None:
+    """Make ``directory`` 0700, and its parent too where that is missing.
+
+    Raises JournalError where it, or the parent below a world-writable directory, is not ours
+    alone: a journal says what root writes (hazard H27).
+    """
+    for each in (directory.parent, directory):
+        try:
+            with contextlib.suppress(FileExistsError):
+                each.mkdir(mode=0o700, parents=each is directory.parent)
+            found = each.lstat()
+        except OSError as error:
+            raise JournalError(f"{each}: journal directory: {error.strerror}") from error
+        private = found.st_uid == os.geteuid() and not found.st_mode & 0o022
+        shared_parent = each is directory.parent and found.st_mode & stat.S_ISVTX
+        if not stat.S_ISDIR(found.st_mode) or not (private or shared_parent):
+            raise JournalError(
+                f"{each}: journal directory: owned by uid {found.st_uid}, mode"
+                f" {stat.S_IMODE(found.st_mode):04o}; limit: a directory of uid {os.geteuid()}"
+                " that nobody else may write; remedy: remove it"
+            )
+
+
+class Journal:
+    """The open journal; one process writes it, one thread uses it.
+
+    Every method raises JournalError where the file does not take or give what it should.
+    """
+
+    def __init__(self, db: sqlite3.Connection, path: Path, boot_id: str) -> None:
+        self._db = db
+        self._boot_id = boot_id
+        self.path = path
+
+    @classmethod
+    def open(cls, path: Path, *, boot_id: str, managed_root: str, pid: int) -> Opened:
+        """Open for writing; make the file where it is missing.
+
+        Rows of another boot are dropped. A file that is no journal is moved aside and reported.
+        Raises JournalError for rows of another managed root or a newer schema: those must be
+        rolled back first, with the program that wrote them.
+        """
+        prepare_directory(path.parent)
+        problems: list[Problem] = []
+        try:
+            db = _connect(path)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise _failure(path, "open", error) from error
+            problems.append(_moved_aside(path, error))
+            db = _connect(path)
+        journal = cls(db, path, boot_id)
+        try:
+            problems += journal._take_over(managed_root, pid)
+        except sqlite3.Error as error:
+            db.close()
+            raise _failure(path, "open", error) from error
+        except JournalError:
+            db.close()
+            raise
+        return Opened(journal, tuple(problems))
+
+    @classmethod
+    def read_only(cls, path: Path, *, boot_id: str) -> Journal:
+        """Open an existing journal to look at it; nothing is changed."""
+        uri = f"file:{path.absolute().as_posix().replace('?', '%3f').replace('#', '%23')}?mode=ro"
+        try:
+            db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_MS / 1000)
+            db.execute("SELECT count(*) FROM rows").fetchone()
+        except sqlite3.Error as error:
+            raise _failure(path, "read", error) from error
+        return cls(db, path, boot_id)
+
+    def rows(self) -> tuple[tuple[Row, ...], tuple[BadRow, ...]]:
+        """All rows of this boot, parents before children, and those that cannot be trusted."""
+        good: list[Row] = []
+        bad: list[BadRow] = []
+        with self._guarded("read"):
+            found = self._db.execute(
+                f"SELECT {_ROW_COLUMNS} FROM rows WHERE boot_id = ?", (self._boot_id,)
+            ).fetchall()
+        for values in found:
+            try:
+                good.append(_row_of(values))
+            except (ValueError, TypeError, CgroupPathError) as error:
+                bad.append(BadRow(str(values[2]), str(values[3]), str(error)))
+        good.sort(key=lambda row: (row.path.depth, row.path, row.knob.value))
+        return tuple(good), tuple(bad)
+
+    def begin(self, rows: Iterable[Row]) -> None:
+        """Commit ``rows`` in one transaction and mark the journal as in the middle of a plan."""
+        with self._guarded("write"), self._transaction():
+            self._put(rows)
+            self._set_meta({"clean": "0"})
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Commit further rows in the middle of a plan."""
+        with self._guarded("write"), self._transaction():
+            self._put(rows)
+
+    def finish(self, rows: Iterable[Row], closed: Iterable[Target]) -> None:
+        """Commit what became of a plan, drop the ``closed`` rows and mark the journal clean."""
+        with self._guarded("write"), self._transaction():
+            self._put(rows)
+            self._db.executemany(
+                "DELETE FROM rows WHERE path = ? AND knob = ?",
+                [(str(path), knob.value) for path, knob in closed],
+            )
+            self._set_meta({"clean": "1"})
+
+    def meta(self) -> dict[str, str]:
+        """Facts beside the rows: ``endpoint``, ``kubelet_policy``, ``managed_root``, ``pid``,
+        ``clean`` (``0`` in the middle of a plan), ``schema``.
+        """
+        with self._guarded("read"):
+            return dict(self._db.execute("SELECT name, value FROM meta").fetchall())
+
+    def set_meta(self, facts: Mapping[str, str]) -> None:
+        """Keep facts that a rollback without a daemon needs."""
+        with self._guarded("write"), self._transaction():
+            self._set_meta(facts)
+
+    def close(self) -> None:
+        """Close the file. Rows stay."""
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+
+    def _take_over(self, managed_root: str, pid: int) -> list[Problem]:
+        meta = dict(self._db.execute("SELECT name, value FROM meta").fetchall())
+        schema = int(meta.get("schema", SCHEMA_VERSION))
+        if schema > SCHEMA_VERSION:
+            raise JournalError(
+                f"{self.path}: schema {schema}; limit: {SCHEMA_VERSION}; remedy: roll back with"
+                " the newer koordletctl that wrote it"
+            )
+        void = 0
+        with self._transaction():
+            void = self._db.execute(
+                "DELETE FROM rows WHERE boot_id != ?", (self._boot_id,)
+            ).rowcount
+        (live,) = self._db.execute("SELECT count(*) FROM rows").fetchone()
+        before = meta.get("managed_root", managed_root)
+        if live and before != managed_root:
+            raise JournalError(
+                f"{self.path}: holds {live} values below cgroup root {before}, not"
+                f" {managed_root}; remedy: koordletctl rollback first"
+            )
+        with self._transaction():
+            facts = {"schema": str(SCHEMA_VERSION), "managed_root": managed_root, "pid": str(pid)}
+            self._set_meta(facts | ({} if live else {"clean": "1"}))
+        return [_void_rows(self.path, void)] if void else []
+
+    def _put(self, rows: Iterable[Row]) -> None:
+        marks = ",".join("?" * 13)
+        self._db.executemany(
+            f"INSERT OR REPLACE INTO rows ({_ROW_COLUMNS}) VALUES ({marks})",
+            [_values_of(row, self._boot_id) for row in rows],
+        )
+
+    def _set_meta(self, facts: Mapping[str, str]) -> None:
+        self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(facts.items()))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    @contextlib.contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _failure(self.path, what, error) from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open, check and set up; raises sqlite3.DatabaseError for what is no sound database."""
+    db = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_MS / 1000)
+    try:
+        path.chmod(0o600)
+        db.execute("PRAGMA journal_mode=WAL").fetchone()
+        db.execute("PRAGMA synchronous=OFF")
+        (verdict,) = db.execute("PRAGMA quick_check").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+        db.executescript(_SCHEMA)
+        db.execute(f"SELECT {_ROW_COLUMNS} FROM rows LIMIT 1").fetchall()
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _moved_aside(path: Path, error: sqlite3.Error) -> Problem:
+    number = 0
+    while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
+        number += 1
+    path.rename(aside)
+    for suffix in ("-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+    return Problem(
+        "journal-corrupt",
+        str(path),
+        f"not a sound journal ({error}); moved to {aside}",
+        limit="the originals in it are lost: values written before stay in force",
+        remedy="compare the cgroup files below the managed root with what their owners want",
+    )
+
+
+def _void_rows(path: Path, count: int) -> Problem:
+    return Problem(
+        "journal-other-boot",
+        str(path),
+        f"{count} rows of an earlier boot dropped: the cgroups that they name are gone",
+        severity=Severity.INFO,
+    )
+
+
+def _failure(path: Path, what: str, error: sqlite3.Error) -> JournalError:
+    return JournalError(
+        f"{path}: journal: cannot {what}: {error}; nothing new is written until it works;"
+        " remedy: free space on its file system, or stop whoever holds it"
+    )
+
+
+def _values_of(row: Row, boot_id: str) -> tuple[str | int | float, ...]:
+    return (
+        boot_id,
+        row.mount,
+        str(row.path),
+        row.knob.value,
+        row.inode,
+        row.channel.value,
+        row.container_id,
+        row.original,
+        json.dumps(sorted(row.may_write)),
+        row.last_written,
+        row.owner,
+        int(row.side_effect),
+        row.created_wall_s,
+    )
+
+
+def _row_of(values: tuple[object, ...]) -> Row:
+    texts = [str(value) for value in values]
+    path = CgroupPath.parse(texts[2])
+    if path != texts[2]:
+        raise ValueError(f"path {texts[2]!r} is not in its plain form")
+    may_write = json.loads(texts[8])
+    if not isinstance(may_write, list):
+        raise ValueError("may_write is not a list")
+    return Row(
+        mount=texts[1],
+        path=path,
+        knob=Knob(texts[3]),
+        inode=int(texts[4]),
+        channel=Channel(texts[5]),
+        container_id=texts[6],
+        original=texts[7],
+        may_write=frozenset(str(text) for text in may_write),
+        last_written=texts[9],
+        owner=texts[10],
+        side_effect=texts[11] == "1",
+        created_wall_s=float(texts[12]),
+    )
+
+
+def confirmed(row: Row, text: str) -> Row:
+    """``row`` once the file was seen to hold ``text``: no other value of ours can be there."""
+    return replace(row, last_written=text, may_write=frozenset({text}))
