@@ -16,6 +16,7 @@ help: ## this list
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## .venv with koordlet and its test tools; no root
+	@:
 
 $(STAMP): constraints.txt pyproject.toml
 	@test ! -e $(BIN)/python || $(BIN)/python -c '' 2>/dev/null || rm -rf $(VENV)
