@@ -15,7 +15,6 @@ import pytest
 
 from tests.support import ground, machine
 
-RESULTS = "KOORDTEST_RESULTS"  # file that gets the counts as JSON
 SETTLE_S = 5.0  # processes that were just told to end
 
 hypothesis.settings.register_profile(
@@ -83,7 +82,7 @@ class _Watch:
         if self._left:
             self._outcomes["failed"] += 1
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if path := os.environ.get(RESULTS):
+        if path := os.environ.get(ground.RESULTS):
             counts = {key: self._outcomes[key] for key in ("passed", "failed", "skipped")}
             Path(path).write_text(json.dumps({**counts, "skips": self._skips}))
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MARK = "KOORDTEST_RUN"  # environment variable that every process of one run inherits
+RESULTS = "KOORDTEST_RESULTS"  # file that a test run leaves its counts in, as JSON
 _NAME = re.compile(r"koordtest-(\d+)-")
 
 
