@@ -16,6 +16,9 @@ ANNOTATION_EXTENDED_RESOURCE_SPEC = "node.koordinator.sh/extended-resource-spec"
 ANNOTATION_STATIC_POD_HASH = "kubernetes.io/config.hash"
 """On a static pod: the UID that its cgroup paths use."""
 
+ANNOTATION_CONFIG_SOURCE = "kubernetes.io/config.source"
+"""Set by the kubelet on every pod: ``api``, or ``file`` or ``http`` for a static pod."""
+
 RESOURCE_BATCH_CPU = "kubernetes.io/batch-cpu"  # whole milli-cores
 RESOURCE_BATCH_MEMORY = "kubernetes.io/batch-memory"  # bytes
 RESOURCE_MID_CPU = "kubernetes.io/mid-cpu"  # whole milli-cores
