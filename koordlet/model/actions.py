@@ -37,12 +37,13 @@ class SetValue:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Leave ``target`` as it is, whoever wrote it, and why."""
+    """Leave ``target`` as it is, whoever wrote it, and why; ``age_s``: held for so long."""
 
     target: CgroupPath
     knob: Knob
     owner: str
     why: str
+    age_s: float = 0.0
 
     @property
     def key(self) -> Target:
