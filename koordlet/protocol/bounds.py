@@ -6,23 +6,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+INT64_MAX = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The least and greatest number allowed, both included; None is no greatest one.
+    """The least and greatest number allowed, both included; by default what an int64 holds.
 
     Pydantic finds it as ``Annotated[int, Bounds(0, 100)]``, so that the types which the tick
     uses need not import pydantic.
     """
 
     low: int
-    high: int | None = None
+    high: int = INT64_MAX
+
+    def __str__(self) -> str:
+        if self.high == INT64_MAX:
+            return f"a whole number from {self.low} up"
+        return f"a whole number from {self.low} to {self.high}"
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: Callable[[Any], dict[str, Any]]
     ) -> dict[str, Any]:
-        ranged = {**handler(source), "ge": self.low}
-        return ranged if self.high is None else {**ranged, "le": self.high}
+        return {**handler(source), "ge": self.low, "le": self.high}
 
 
 Percent = Annotated[int, Bounds(0, 100)]
