@@ -247,22 +247,40 @@ class Cgroups:
         """The pressure file of ``cg``: in the v2 hierarchy, else in the v1 cpuacct tree, where
         vendor kernels keep it (case PP-08). Missing where neither has it.
         """
-        why: Missing = Missing("no cgroup hierarchy can hold pressure files")
-        for hierarchy in (self.hierarchies.unified, self.hierarchies.v1.get("cpuacct")):
-            if hierarchy is None:
-                continue
-            path = f"{_join(hierarchy, cg)}/{resource.value}.pressure"
+        for path in self._psi_paths(cg, resource):
             if self.files.exists(path):
                 return path
-            why = Missing(f"{path}: no such file", errno.ENOENT)
-        return why
+        return self._no_psi(cg, resource)
 
     def psi(self, cg: CgroupPath, resource: PsiResource) -> Psi | Missing:
-        """Pressure of ``cg``. Where v1 rules and no process of it was put into the same path of the
-        v2 hierarchy, that is Missing, not zero.
+        """Pressure of ``cg``. Where v1 rules and no process was put into the same path of the v2
+        hierarchy, nobody measured: that is Missing, not zero.
         """
-        path = self.psi_path(cg, resource)
-        return path if isinstance(path, Missing) else read_psi(self.files, path)
+        for path in self._psi_paths(cg, resource):
+            found = read_psi(self.files, path)
+            if isinstance(found, Missing) and found.errno == errno.ENOENT:
+                continue
+            if isinstance(found, Psi) and self._is_unmeasured(found, path):
+                return Missing(f"{path}: no process of this cgroup is in the v2 hierarchy")
+            return found
+        return self._no_psi(cg, resource)
+
+    def _psi_paths(self, cg: CgroupPath, resource: PsiResource) -> list[str]:
+        homes = (self.hierarchies.unified, self.hierarchies.v1.get("cpuacct"))
+        return [f"{_join(home, cg)}/{resource.value}.pressure" for home in homes if home]
+
+    def _no_psi(self, cg: CgroupPath, resource: PsiResource) -> Missing:
+        tried = ", ".join(self._psi_paths(cg, resource)) or "no hierarchy could hold one"
+        return Missing(f"no {resource.value} pressure file ({tried})", errno.ENOENT)
+
+    def _is_unmeasured(self, psi: Psi, path: str) -> bool:
+        unified = self.hierarchies.unified
+        if not self.hierarchies.v1 or unified is None or not path.startswith(unified.mount + "/"):
+            return False
+        if any(line is not None and line.total_us for line in (psi.some, psi.full)):
+            return False
+        events = self.files.read(f"{path.rpartition('/')[0]}/cgroup.events")
+        return not isinstance(events, Missing) and b"populated 0" in events
 
     def _blkio(self, directory: str, name: str) -> bytes | Missing:
         found = self.files.read(f"{directory}/blkio.throttle.{name}_recursive")
