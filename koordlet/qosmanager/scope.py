@@ -1,0 +1,57 @@
+"""Which cgroups a strategy for BE work may govern, from workloads and the tree below BE roots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from koordlet.model.paths import CgroupPath
+from koordlet.model.pods import AppBackend, BeRoot, Container, ContainerState, KubeLayout, Workloads
+from koordlet.model.readings import Missing
+
+Tree = Mapping[CgroupPath, tuple[CgroupPath, ...]]
+
+
+def descendants(root: CgroupPath, tree: Tree) -> Iterator[CgroupPath]:
+    """Every directory below ``root``, parents before their children."""
+    for child in tree.get(root, ()):
+        yield child
+        yield from descendants(child, tree)
+
+
+def writable(roots: tuple[BeRoot, ...]) -> tuple[BeRoot, ...]:
+    """The BE roots whose files may be written."""
+    return tuple(root for root in roots if root.writable)
+
+
+def kube_tier(workloads: Workloads) -> CgroupPath | None:
+    """The kubelet's BestEffort tier, or None where there is no kubelet tree."""
+    layout = workloads.layout
+    return None if isinstance(layout, Missing) else layout.besteffort
+
+
+def tiers(layout: KubeLayout | Missing) -> frozenset[CgroupPath]:
+    """The directories whose settings the kubelet itself writes."""
+    if isinstance(layout, Missing):
+        return frozenset()
+    return frozenset({layout.kubepods, layout.burstable, layout.besteffort})
+
+
+def unit_cgroups(workloads: Workloads) -> dict[CgroupPath, str]:
+    """Cgroups of host applications that systemd owns, and the application's name."""
+    return {
+        app.cgroup: app.name
+        for app in workloads.apps
+        if app.backend is AppBackend.SYSTEMD_UNIT and not isinstance(app.cgroup, Missing)
+    }
+
+
+def running_containers(workloads: Workloads) -> dict[CgroupPath, Container]:
+    """Running containers that a source knows by id, by their cgroup."""
+    return {
+        container.cgroup: container
+        for pod in workloads.known_pods()
+        for container in pod.containers
+        if container.id
+        and container.record.state is ContainerState.RUNNING
+        and not isinstance(container.cgroup, Missing)
+    }
