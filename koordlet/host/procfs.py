@@ -39,12 +39,16 @@ class NodeCpu:
 
 @dataclass(frozen=True, slots=True)
 class Meminfo:
-    """Memory of the node in bytes. ``total_bytes`` is above 0 (case MEM-10)."""
+    """Memory of the node in bytes. ``total_bytes`` is above 0 (case MEM-10). The LRU sizes are None
+    where a kernel does not tell them.
+    """
 
     total_bytes: int
     free_bytes: int
     available_bytes: int
     cached_bytes: int  # page cache and buffers
+    inactive_file_bytes: int | None = None
+    anon_bytes: int | None = None  # both anon lists and what is unevictable
 
     @property
     def used_bytes(self) -> int:
@@ -135,7 +139,16 @@ def parse_meminfo(text: bytes) -> Meminfo:
         raise ValueError("MemTotal is 0 or missing")
     free = sizes.get(b"MemFree", 0)
     cached = sizes.get(b"Cached", 0) + sizes.get(b"Buffers", 0)
-    return Meminfo(total, free, sizes.get(b"MemAvailable", min(free + cached, total)), cached)
+    anon = [sizes.get(name) for name in (b"Active(anon)", b"Inactive(anon)", b"Unevictable")]
+    known_anon = [size for size in anon if size is not None]
+    return Meminfo(
+        total,
+        free,
+        sizes.get(b"MemAvailable", min(free + cached, total)),
+        cached,
+        sizes.get(b"Inactive(file)"),
+        sum(known_anon) if len(known_anon) == len(anon) else None,
+    )
 
 
 def parse_net_dev(text: bytes) -> dict[str, NetCounters]:
