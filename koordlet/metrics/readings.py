@@ -116,12 +116,10 @@ FIELDS: Mapping[Group, tuple[str, ...]] = {
         "written_bytes_per_s",
         "reads_per_s",
         "writes_per_s",
-        "busy_ratio",
         "read_bytes_total",
         "written_bytes_total",
         "reads_total",
         "writes_total",
-        "busy_seconds_total",
     ),
     Group.INTERFACE: (
         "received_bytes_per_s",
