@@ -95,6 +95,7 @@ def endpoint_host(address: str) -> str:
 def _kubelet_flags(files: Files, process: str) -> dict[str, str] | None:
     """The flags of a process if it is a kubelet; kernel threads have no command line."""
     raw = files.read(f"{process}/cmdline")
+    files.drop(f"{process}/cmdline")  # read once; a kept fd per process would be a waste
     if isinstance(raw, Missing) or not raw:
         return None
     words = [word.decode(errors="replace") for word in raw.split(b"\0")]
