@@ -188,7 +188,7 @@ def _sys_resource(cgroups: Cgroups, roots: Roots) -> Capability:
 
 def _has_sys_resource(cgroups: Cgroups, roots: Roots) -> bool:
     text = cgroups.files.read(f"{roots.proc}/self/status")
-    for line in b"" if isinstance(text, Missing) else text.splitlines():
+    for line in () if isinstance(text, Missing) else text.splitlines():
         if line.startswith(b"CapEff:"):
             return bool(int(line.split()[1], 16) >> CAP_SYS_RESOURCE & 1)
     return False
@@ -212,7 +212,7 @@ def _quota_for_new_containers(cgroups: Cgroups) -> Capability:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Texts written one after the other; the last one brings the file back where others need it."""
+    """Texts written one after the other, each read back."""
 
     knob: Knob
     texts: Callable[[Cgroups, CgroupPath], tuple[str, ...]]
@@ -285,7 +285,6 @@ _TRIALS: tuple[_Trial, ...] = (
     _values(Knob.CPU_SHARES, 2, 1_024),
     _values(Knob.CPU_QUOTA, 50_000),
     _values(Knob.CPU_BURST, 1_000, 0),
-    _values(Knob.CPU_QUOTA, None),
     _values(Knob.CPU_IDLE, 1, 0),
     _Trial(Knob.CPUSET_CPUS, _parents_cpus),
     _values(Knob.MEMORY_LIMIT, 64 * _MEBIBYTE, None),

@@ -50,13 +50,15 @@ def parse_v1_quota(text: Text) -> int | None:
 
 
 def parse_cpu_max_quota(text: Text) -> int | None:
-    """The quota in cpu.max; vendor kernels add a third field (case V2-02)."""
-    return parse_int_or_max(_fields(text)[0])
+    """The quota in cpu.max; vendor kernels add a third field (case V2-02), a write may leave the
+    period out.
+    """
+    return parse_int_or_max(_field(text, 0))
 
 
 def parse_cpu_max_period(text: Text) -> int:
     """The period in cpu.max."""
-    return int(_fields(text)[1])
+    return int(_field(text, 1))
 
 
 def parse_weight(text: Text) -> int:
@@ -160,11 +162,11 @@ def parse_flat_keyed(text: bytes) -> dict[bytes, int]:
     return found
 
 
-def _fields(text: Text) -> list[str]:
+def _field(text: Text, at: int) -> str:
     fields = _text(text).split()
-    if len(fields) < 2:
+    if len(fields) <= at:
         raise ValueError(f"{_text(text)!r} is not 'quota period'")
-    return fields
+    return fields[at]
 
 
 def _text(text: Text) -> str:

@@ -373,13 +373,7 @@ V2_KNOBS: tuple[KnobSpec, ...] = (
         default_text="default 100",
     ),
     KnobSpec(
-        Knob.IO_MAX,
-        2,
-        "io",
-        "io.max",
-        formats.parse_lines,
-        formats.format_text,
-        default_text="",
+        Knob.IO_MAX, 2, "io", "io.max", formats.parse_lines, formats.format_text, default_text=""
     ),
     KnobSpec(
         Knob.PIDS_MAX,

@@ -12,10 +12,7 @@ from dataclasses import dataclass, field
 from koordlet.host.tree import Confinement, Files
 from koordlet.model.readings import Missing
 
-_V1_CONTROLLERS = frozenset(
-    {"cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "freezer", "devices", "net_cls"}
-    | {"net_prio", "perf_event", "hugetlb", "rdma", "misc"}
-)
+_V1_CONTROLLERS = frozenset({"cpu", "cpuacct", "cpuset", "memory", "blkio", "pids"})
 _TWINS = {"io": "blkio", "blkio": "io"}  # one controller, two names
 
 

@@ -176,7 +176,9 @@ class FakeFiles:
             raise refuse(failure[0], path)
 
     def _require_managed(self, path: str, directory: str) -> None:
-        if not any(directory.startswith(each.managed + "/") for each in self._confinements):
+        plain = not any(part in ("", ".", "..") for part in path[1:].split("/"))
+        managed = any(directory.startswith(each.managed + "/") for each in self._confinements)
+        if not (plain and managed):
             raise WriteRefusedError(path, "is not below the managed root; nothing was written")
 
     def _all_paths(self) -> Iterable[str]:

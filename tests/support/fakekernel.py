@@ -196,6 +196,8 @@ class FakeCgroup:
             return format_cpuset(self.effective_cpus())
         if name in ("cpu.shares", "cpu.weight") and self.files["cpu.idle"] == "1":
             return "3" if name == "cpu.shares" else "0"
+        if name == "pids.current":
+            return str(sum(each.tasks for each in self.walk()))
         if name == "cgroup.events" and self.files[name].startswith("populated 0"):
             return self.files[name].replace("0", str(int(self.populated())), 1)
         return self.files[name]
@@ -206,7 +208,7 @@ class FakeCgroup:
             raise refuse(errno.ENOENT, f"{self.path}/{name}")
         rule = _RULES.get(name)
         if rule is None:
-            raise refuse(errno.EACCES, f"{self.path}/{name}")
+            raise refuse(errno.EINVAL, f"{self.path}/{name}")
         number = rule(self, text.strip())
         if number:
             raise refuse(number, f"{self.path}/{name}")
