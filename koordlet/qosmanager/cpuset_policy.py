@@ -209,17 +209,15 @@ def _owners_cpus(snapshot: Snapshot, path: CgroupPath) -> frozenset[int] | None:
     A cgroup that appeared under a parent which we hold narrowed, with the parent's very set, was
     born with it: its owner asked for nothing (hazard H5).
     """
-    row = snapshot.owned.get((path, Knob.CPUSET_CPUS))
-    if row is not None:
-        original = journaled.cpus(row.original)
-        return None if isinstance(original, Missing) or not original else original
     present = snapshot.value((path, Knob.CPUSET_CPUS))
-    if not isinstance(present, frozenset) or not present:
-        return None
-    above: Target = (path.parent, Knob.CPUSET_CPUS)
-    if above in snapshot.owned and snapshot.value(above) == present:
-        return _owners_cpus(snapshot, path.parent)
-    return present
+    above = path
+    while above and snapshot.value((above, Knob.CPUSET_CPUS)) == present:
+        row = snapshot.owned.get((above, Knob.CPUSET_CPUS))
+        if row is not None:
+            original = journaled.cpus(row.original)
+            return None if isinstance(original, Missing) or not original else original
+        above = above.parent
+    return present if isinstance(present, frozenset) and present else None
 
 
 def _notes(taken: BeCpus) -> list[Problem]:

@@ -16,7 +16,7 @@ from koordlet.model.pods import AppBackend
 from koordlet.model.readings import Missing
 from koordlet.protocol.cpuset import format_cpuset
 from koordlet.qosmanager.notes import UNIT_REASON
-from koordlet.qosmanager.scope import tiers, unit_cgroups
+from koordlet.qosmanager.scope import covering, tiers, unit_cgroups
 from koordlet.snapshot import Snapshot
 from koordlet.units import MIB, QUOTA_MIN_US
 
@@ -98,14 +98,14 @@ class Ground:
     def objection(self, action: SetValue) -> str:
         """Why nothing of this kind may be written at this place, or ``""``."""
         path = action.target
-        for unit, name in self.units.items():
-            if path.is_at_or_below(unit):
-                return f"unsupported: host application {name}: {UNIT_REASON}"
+        unit = covering(path, self.units)
+        if unit is not None:
+            return f"unsupported: host application {self.units[unit]}: {UNIT_REASON}"
         if not path:
             return "the root of all cgroups is never written"
         if action.knob is Knob.CPU_IDLE and (why := self._idle_objection(path)):
             return why
-        if path in self.unseen or any(path.is_at_or_below(ours) for ours in self.governed):
+        if path in self.unseen or covering(path, self.governed) is not None:
             return ""
         return "no marked workload lies here: koordlet writes BE roots and marked workloads only"
 

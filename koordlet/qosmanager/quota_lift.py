@@ -144,7 +144,7 @@ class _Channels:
         cri = snapshot.capabilities.others.get("cri")
         if cri is not None and not cri.usable:
             return cls({})
-        return cls({path: c.id for path, c in running_containers(snapshot.workloads).items()})
+        return cls(running_containers(snapshot.workloads))
 
     def set_unlimited(self, child: ChildQuota, root: CgroupPath) -> SetValue:
         """Lift ``child``; a child that is lifted already stays in the channel of its row."""

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from koordlet.model.paths import CgroupPath
-from koordlet.model.pods import AppBackend, BeRoot, Container, ContainerState, KubeLayout, Workloads
+from koordlet.model.pods import AppBackend, BeRoot, ContainerState, KubeLayout, Workloads
 from koordlet.model.readings import Missing
 
 Tree = Mapping[CgroupPath, tuple[CgroupPath, ...]]
 
 
 def descendants(root: CgroupPath, tree: Tree) -> Iterator[CgroupPath]:
-    """Every directory below ``root``, parents before their children."""
-    for child in tree.get(root, ()):
-        yield child
-        yield from descendants(child, tree)
+    """Every directory below ``root``, parents before their children.
+
+    No recursion: work inside a BE container decides how deep its cgroups go.
+    """
+    waiting = list(reversed(tree.get(root, ())))
+    while waiting:
+        path = waiting.pop()
+        yield path
+        waiting.extend(reversed(tree.get(path, ())))
+
+
+def covering(path: CgroupPath, places: Container[CgroupPath]) -> CgroupPath | None:
+    """The nearest of ``places`` at or above ``path``, by walking up: places may be many."""
+    while path:
+        if path in places:
+            return path
+        path = path.parent
+    return None
 
 
 def writable(roots: tuple[BeRoot, ...]) -> tuple[BeRoot, ...]:
@@ -45,10 +59,10 @@ def unit_cgroups(workloads: Workloads) -> dict[CgroupPath, str]:
     }
 
 
-def running_containers(workloads: Workloads) -> dict[CgroupPath, Container]:
-    """Running containers that a source knows by id, by their cgroup."""
+def running_containers(workloads: Workloads) -> dict[CgroupPath, str]:
+    """Ids of running containers that a source knows, by their cgroup."""
     return {
-        container.cgroup: container
+        container.cgroup: container.id
         for pod in workloads.known_pods()
         for container in pod.containers
         if container.id
