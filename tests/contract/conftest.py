@@ -12,22 +12,33 @@ from tests.support.kernelhost import KernelHost
 
 Host = FakeHost | KernelHost
 
+KERNEL = pytest.param("kernel", marks=pytest.mark.kernel)
 
-@pytest.fixture(
-    params=[
-        "v1",
-        "v1-together",
-        "hybrid",
-        "v2",
-        pytest.param("kernel", marks=pytest.mark.kernel),
-    ]
-)
-def host(request: pytest.FixtureRequest) -> Iterator[Host]:
+
+def build(layout: str) -> Iterator[Host]:
     """A host that holds at least two CPUs and nothing in its managed root."""
-    if request.param != "kernel":
-        yield fake_host(request.param, cpus="0-1", root="/koordtest-1")
+    if layout != "kernel":
+        yield fake_host(layout, cpus="0-1", root="/koordtest-1")
         return
     with cgroup_root() as ground:
         kernel = KernelHost(ground)
         yield kernel
         kernel.close()
+
+
+@pytest.fixture(params=["v1", "v1-together", "hybrid", "v2", KERNEL])
+def host(request: pytest.FixtureRequest) -> Iterator[Host]:
+    """Every host."""
+    yield from build(request.param)
+
+
+@pytest.fixture(params=["v1", "v1-together", "hybrid", KERNEL])
+def v1_host(request: pytest.FixtureRequest) -> Iterator[Host]:
+    """Hosts whose controllers are v1; the kernel tests ask for such a machine."""
+    yield from build(request.param)
+
+
+@pytest.fixture(params=["v2"])
+def v2_host(request: pytest.FixtureRequest) -> Iterator[Host]:
+    """Hosts whose controllers are v2."""
+    yield from build(request.param)

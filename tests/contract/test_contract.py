@@ -22,6 +22,7 @@ MIB = 1 << 20
 def refused_with(cgroups: Cgroups, cg: CgroupPath, knob: Knob, text: str) -> int:
     with pytest.raises(OSError) as caught:
         cgroups.write(cg, knob, text)
+    assert caught.value.errno is not None
     return caught.value.errno
 
 
@@ -29,13 +30,6 @@ def raw(cgroups: Cgroups, cg: CgroupPath, knob: Knob) -> str:
     text = cgroups.read_raw(cg, knob)
     assert not isinstance(text, Missing), text
     return text.decode().strip()
-
-
-def only(host: Host, knob: Knob, version: int) -> Cgroups:
-    cgroups = host.cgroups()
-    if cgroups.version_of(knob) != version:
-        pytest.skip(f"{knob.value} is not on cgroup v{version} here")
-    return cgroups
 
 
 WRITABLE = [
@@ -74,8 +68,8 @@ def test_a_new_cgroup_holds_the_default_of_the_table(host: Host, knob: Knob) -> 
 
 
 @pytest.mark.parametrize(("written", "held"), [("1", "2"), ("2", "2"), ("300000", "262144")])
-def test_v1_shares_are_clamped(host: Host, written: str, held: str) -> None:
-    cgroups, cg = only(host, Knob.CPU_SHARES, 1), host.make("a")
+def test_v1_shares_are_clamped(v1_host: Host, written: str, held: str) -> None:
+    cgroups, cg = v1_host.cgroups(), v1_host.make("a")
     cgroups.write(cg, Knob.CPU_SHARES, written)
     assert raw(cgroups, cg, Knob.CPU_SHARES) == held
 
@@ -120,8 +114,8 @@ def test_quota_floor_and_unlimited(host: Host) -> None:
     assert cgroups.read(cg, Knob.CPU_QUOTA) is None
 
 
-def test_v2_minus_one_is_refused(host: Host) -> None:
-    cgroups, cg = only(host, Knob.CPU_QUOTA, 2), host.make("a")
+def test_v2_minus_one_is_refused(v2_host: Host) -> None:
+    cgroups, cg = v2_host.cgroups(), v2_host.make("a")
     assert refused_with(cgroups, cg, Knob.CPU_QUOTA, "-1") == errno.EINVAL
 
 
@@ -136,9 +130,9 @@ def test_quota_leaves_the_period_alone(host: Host) -> None:
     assert cgroups.read(cg, Knob.CPU_PERIOD) == 20_000
 
 
-def test_H04_v1_quota_above_an_ancestor_is_refused_either_way(host: Host) -> None:
-    cgroups = only(host, Knob.CPU_QUOTA, 1)
-    tier, child = host.make("a"), host.make("a/b/c")
+def test_H04_v1_quota_above_an_ancestor_is_refused_either_way(v1_host: Host) -> None:
+    cgroups = v1_host.cgroups()
+    tier, child = v1_host.make("a"), v1_host.make("a/b/c")
     cgroups.write(child, Knob.CPU_QUOTA, "200000")
     assert refused_with(cgroups, tier, Knob.CPU_QUOTA, "100000") == errno.EINVAL
     assert cgroups.read(tier, Knob.CPU_QUOTA) is None
@@ -148,18 +142,18 @@ def test_H04_v1_quota_above_an_ancestor_is_refused_either_way(host: Host) -> Non
     cgroups.write(child, Knob.CPU_QUOTA, "100000")
 
 
-def test_CQ_08_v1_compares_quota_to_period_not_quotas(host: Host) -> None:
-    cgroups = only(host, Knob.CPU_QUOTA, 1)
-    tier, child = host.make("a"), host.make("a/b")
+def test_CQ_08_v1_compares_quota_to_period_not_quotas(v1_host: Host) -> None:
+    cgroups = v1_host.cgroups()
+    tier, child = v1_host.make("a"), v1_host.make("a/b")
     cgroups.write(tier, Knob.CPU_QUOTA, "100000")
-    host.foreign_write(child, "cpu.cfs_period_us", "20000")
+    v1_host.foreign_write(child, "cpu.cfs_period_us", "20000")
     assert refused_with(cgroups, child, Knob.CPU_QUOTA, "20001") == errno.EINVAL
     cgroups.write(child, Knob.CPU_QUOTA, "20000")
 
 
-def test_v2_child_quota_may_exceed_the_parent(host: Host) -> None:
-    cgroups = only(host, Knob.CPU_QUOTA, 2)
-    tier, child = host.make("a"), host.make("a/b")
+def test_v2_child_quota_may_exceed_the_parent(v2_host: Host) -> None:
+    cgroups = v2_host.cgroups()
+    tier, child = v2_host.make("a"), v2_host.make("a/b")
     cgroups.write(child, Knob.CPU_QUOTA, "200000")
     cgroups.write(tier, Knob.CPU_QUOTA, "100000")
     assert cgroups.read(child, Knob.CPU_QUOTA) == 200_000
@@ -202,9 +196,9 @@ def test_cpuset_refuses_what_is_no_cpu(host: Host) -> None:
     assert refused_with(cgroups, cg, Knob.CPUSET_CPUS, "60000") == errno.ERANGE
 
 
-def test_v1_cpuset_child_stays_within_its_parent(host: Host) -> None:
-    cgroups = only(host, Knob.CPUSET_CPUS, 1)
-    tier, child = host.make("a"), host.make("a/b")
+def test_v1_cpuset_child_stays_within_its_parent(v1_host: Host) -> None:
+    cgroups = v1_host.cgroups()
+    tier, child = v1_host.make("a"), v1_host.make("a/b")
     assert refused_with(cgroups, tier, Knob.CPUSET_CPUS, "0") == errno.EBUSY
     cgroups.write(child, Knob.CPUSET_CPUS, "0")
     cgroups.write(tier, Knob.CPUSET_CPUS, "0")
@@ -213,31 +207,31 @@ def test_v1_cpuset_child_stays_within_its_parent(host: Host) -> None:
     cgroups.write(child, Knob.CPUSET_CPUS, "0-1")
 
 
-def test_H18_v1_one_wide_grandchild_keeps_the_tier_wide(host: Host) -> None:
-    cgroups = only(host, Knob.CPUSET_CPUS, 1)
-    tier, middle = host.make("a"), host.make("a/b")
-    host.make("a/b/nested")
+def test_H18_v1_one_wide_grandchild_keeps_the_tier_wide(v1_host: Host) -> None:
+    cgroups = v1_host.cgroups()
+    tier, middle = v1_host.make("a"), v1_host.make("a/b")
+    v1_host.make("a/b/nested")
     assert refused_with(cgroups, middle, Knob.CPUSET_CPUS, "0") == errno.EBUSY
     assert refused_with(cgroups, tier, Knob.CPUSET_CPUS, "0") == errno.EBUSY
 
 
-def test_CS_01_v1_empty_cpuset_with_tasks_is_refused(host: Host) -> None:
-    cgroups, cg = only(host, Knob.CPUSET_CPUS, 1), host.make("a")
-    host.set_tasks("a", 1)
+def test_CS_01_v1_empty_cpuset_with_tasks_is_refused(v1_host: Host) -> None:
+    cgroups, cg = v1_host.cgroups(), v1_host.make("a")
+    v1_host.set_tasks("a", 1)
     assert refused_with(cgroups, cg, Knob.CPUSET_CPUS, "") == errno.ENOSPC
     with pytest.raises(ValueError, match="tasks need a CPU"):
         cgroups.encode(Knob.CPUSET_CPUS, frozenset())
 
 
-def test_v1_empty_cpuset_without_tasks_is_taken(host: Host) -> None:
-    cgroups, cg = only(host, Knob.CPUSET_CPUS, 1), host.make("a")
+def test_v1_empty_cpuset_without_tasks_is_taken(v1_host: Host) -> None:
+    cgroups, cg = v1_host.cgroups(), v1_host.make("a")
     cgroups.write(cg, Knob.CPUSET_CPUS, "")
     assert cgroups.read(cg, Knob.CPUSET_CPUS) == frozenset()
 
 
-def test_v2_cpuset_is_cut_by_the_parent_and_restored_by_a_newline(host: Host) -> None:
-    cgroups = only(host, Knob.CPUSET_CPUS, 2)
-    tier, child = host.make("a"), host.make("a/b")
+def test_v2_cpuset_is_cut_by_the_parent_and_restored_by_a_newline(v2_host: Host) -> None:
+    cgroups = v2_host.cgroups()
+    tier, child = v2_host.make("a"), v2_host.make("a/b")
     cgroups.write(child, Knob.CPUSET_CPUS, "0-1")
     cgroups.write(tier, Knob.CPUSET_CPUS, "1")
     assert cgroups.read(child, Knob.CPUSET_CPUS) == frozenset({0, 1})
@@ -265,17 +259,17 @@ def test_memory_unlimited_is_none(host: Host) -> None:
     assert refused_with(cgroups, cg, Knob.MEMORY_LIMIT, "lots") == errno.EINVAL
 
 
-def test_v1_memsw_is_never_below_the_limit(host: Host) -> None:
-    cgroups, cg = only(host, Knob.MEMORY_LIMIT, 1), host.make("a")
+def test_v1_memsw_is_never_below_the_limit(v1_host: Host) -> None:
+    cgroups, cg = v1_host.cgroups(), v1_host.make("a")
     cgroups.write(cg, Knob.MEMORY_LIMIT, str(64 * MIB))
     assert refused_with(cgroups, cg, Knob.MEMORY_SWAP_LIMIT, str(32 * MIB)) == errno.EINVAL
     cgroups.write(cg, Knob.MEMORY_SWAP_LIMIT, str(64 * MIB))
     assert refused_with(cgroups, cg, Knob.MEMORY_LIMIT, str(128 * MIB)) == errno.EINVAL
 
 
-def test_V1_07_v1_limit_below_usage_is_busy_and_kills_nobody(host: Host) -> None:
-    cgroups, cg = only(host, Knob.MEMORY_LIMIT, 1), host.make("a")
-    host.set_memory("a", 24 * MIB)
+def test_V1_07_v1_limit_below_usage_is_busy_and_kills_nobody(v1_host: Host) -> None:
+    cgroups, cg = v1_host.cgroups(), v1_host.make("a")
+    v1_host.set_memory("a", 24 * MIB)
     assert refused_with(cgroups, cg, Knob.MEMORY_LIMIT, str(8 * MIB)) == errno.EBUSY
     memory = cgroups.memory(cg)
     assert not isinstance(memory, Missing)
