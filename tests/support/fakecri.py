@@ -170,6 +170,12 @@ class FakeCri:
         with self._lock:
             del self.pods[pod.id]
 
+    def remove_container(self, pod: FakePod, container_id: str) -> None:
+        with self._lock:
+            for key, container in list(pod.containers.items()):
+                if container.id == container_id:
+                    del pod.containers[key]
+
     def refuse(self, method: str, code: grpc.StatusCode, details: str = "refused") -> None:
         """From now on, ``method`` ends in this status."""
         self._refusals[method] = RefusalError(code, details)

@@ -48,7 +48,8 @@ class Koordlet:
     """One daemon below ``directory``, managing the cgroups below ``cgroup_root``.
 
     ``options`` are further ones, ``node_slo`` for --node-slo; None leaves a default out and True
-    is a bare switch. ``own_cgroups`` are directories that its processes are put into.
+    is a bare switch. ``own_cgroups`` are directories that its processes are put into, ``wrapper``
+    a command in front of it.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Koordlet:
         *,
         own_cgroups: tuple[Path, ...] = (),
         nofile: int | None = None,
+        wrapper: tuple[str, ...] = (),
         **options: object,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -68,6 +70,7 @@ class Koordlet:
         self.client = Client(self.run_dir / "api.sock", timeout_s=15.0)
         self._own_cgroups = own_cgroups
         self._nofile = nofile
+        self._wrapper = wrapper
         self._process: subprocess.Popen[bytes] | None = None
         self._cgroup_root = cgroup_root
         defaults: dict[str, object] = {
@@ -104,6 +107,7 @@ class Koordlet:
                 [
                     *("sh", "-c", _LAUNCHER, "koordlet"),
                     str(self._nofile or "-"),
+                    *self._wrapper,
                     script("koordlet"),
                     *self.arguments(),
                 ],
@@ -153,10 +157,7 @@ class Koordlet:
 
     def tree(self) -> tuple[int, ...]:
         """Process ids of the daemon, parents before children."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            children = psutil.Process(self.pid).children(recursive=True)
-            return (self.pid, *(child.pid for child in children))
-        return ()
+        return tree_of(self.pid)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask for a clean stop, wait for it, and return the exit code."""
@@ -172,9 +173,7 @@ class Koordlet:
         """
         assert self._process is not None
         tree = tree or (self.tree() if self._process.poll() is None else ())
-        for pid in tree:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill_all(tree)
         self._process.wait(STOP_S)
         deadline_s = time.monotonic() + STOP_S
         while any(_runs(pid) for pid in tree):
@@ -207,6 +206,24 @@ class Koordlet:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
+
+
+def tree_of(pid: int) -> tuple[int, ...]:
+    """``pid`` and all its descendants, parents before children."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return (pid, *(child.pid for child in psutil.Process(pid).children(recursive=True)))
+    return ()
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL for ``pid`` and all its descendants."""
+    _kill_all(tree_of(pid))
+
+
+def _kill_all(tree: tuple[int, ...]) -> None:
+    for pid in reversed(tree):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _runs(pid: int) -> bool:

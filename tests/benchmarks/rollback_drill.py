@@ -1,0 +1,311 @@
+"""SIGKILL at random instants, and everything back byte for byte.
+
+Forty cgroups, whose settings every strategy keeps changing: latency-sensitive load toggles and the
+NodeSLO is rewritten all the time. The daemon runs with each write(2) to the kernel slowed down, so
+that a kill falls between any two of them. After the kill ``koordletctl rollback`` restores; every
+fourth time a new daemon takes the journal over and is stopped instead, every fifth time the
+rollback itself is killed half-way and run again. Another program changes some files meanwhile,
+and containers are born while their tier is narrowed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from koordlet.resexecutor.journal import journal_path
+from tests.benchmarks import common, photo
+from tests.benchmarks.common import Bench, CannotMeasureError
+from tests.benchmarks.photo import Photo
+from tests.benchmarks.usage import OwnCgroup
+from tests.support import debian, machine
+from tests.support.fakenode import FakeNode
+from tests.support.koordletd import Koordlet, kill_tree
+
+KILL_WITHIN_S = 1.5
+TAKEOVER_EVERY, BROKEN_ROLLBACK_EVERY = 4, 5
+MID_PLAN_SHARE = 0.3
+FIRST_PLAN_S = 30.0
+CHANGE_EVERY_S = 0.3
+HELD = "kubepods/besteffort"
+SLOW_WRITE_MS = 8
+SLOW = (
+    *("strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=write"),
+    *("-e", f"inject=write:delay_enter={SLOW_WRITE_MS}ms"),
+)
+NODE_SLO = """
+spec:
+  resourceUsedThresholdWithBE:
+    enable: true
+    cpuSuppressPolicy: {policy}
+    cpuSuppressThresholdPercent: {percent}
+  resourceQOSStrategy: {{beClass: {{cpuQOS: {{enable: true, schedIdle: {idle}}}}}}}
+"""
+HOST_APPS = """
+apiVersion: koordlet/v1
+kind: HostApplications
+applications:
+  - {name: batch-0, qos: BE}
+  - {name: batch-1, qos: BE}
+  - {name: batch-2, qos: BE}
+  - {name: service, qos: LS}
+"""
+
+
+@dataclass
+class World:
+    """The node, what another program wrote to it, and what all of it should look like again."""
+
+    node: FakeNode
+    own: OwnCgroup
+    directory: Path
+    pids: list[int] = field(default_factory=list)
+    cgroups: int = 0
+    foreign: Photo = field(default_factory=dict)
+    born: list[str] = field(default_factory=list)
+
+    @property
+    def slo(self) -> Path:
+        return self.directory / "nodeslo.yaml"
+
+
+def arguments() -> argparse.ArgumentParser:
+    made = common.parser("rollback_drill", __doc__)
+    made.add_argument("--kills", type=int, default=200)
+    return made
+
+
+def measure(bench: Bench) -> None:
+    """Fill in ``bench.figures``."""
+    if why_not := machine.why_no_kernel_tests():
+        raise CannotMeasureError(why_not)
+    debian.ensure("strace")
+    bench.figures |= {"kills": 0, "mid_plan_kills": 0, "unrestored": 0, "foreign_overwritten": 0}
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="koordtest-")))
+        world = stack.enter_context(_world(scratch))
+        bench.quiet.own(world.node.root.dir("", "cpuacct"), world.own.cpuacct)
+        bench.figures["cgroups"] = world.cgroups
+        for number in range(1, bench.options.kills + 1):
+            _cycle(bench, world, number)
+    least = MID_PLAN_SHARE * bench.options.kills
+    bench.require(
+        bench.figures["mid_plan_kills"] >= least, f"fewer than {least:.0f} kills hit a plan"
+    )
+
+
+@contextlib.contextmanager
+def _world(scratch: Path) -> Iterator[World]:
+    with FakeNode(scratch) as node, OwnCgroup() as own:
+        world = World(node, own, scratch)
+        for index in range(6):
+            pod = node.add_pod(f"batch-{index}", "BE", 1)
+            node.add_container(pod, "limited", quota_us=150_000)
+            node.add_container(pod, "other")
+        for index in range(3):
+            node.add_pod(f"service-{index}", "LS", 1)
+        nested = node.root.mk(f"{next(iter(node.pods[0].containers.values()))}/nested")
+        apps = [node.root.mk(f"host-best-effort/batch-{index}", shares=512) for index in range(3)]
+        apps.append(node.root.mk("host-latency-sensitive/service"))
+        containers = [cgroup for pod in node.pods for cgroup in pod.containers.values()]
+        world.pids = [node.sleeper(cgroup) for cgroup in (*containers, nested, *apps)]
+        node.root.write("kubepods/besteffort", "cpu.shares", "20")
+        directory = scratch / "hostapps.d"
+        directory.mkdir()
+        (directory / "apps.yaml").write_text(HOST_APPS)
+        world.cgroups = sum(1 for path in node.root.dir("").rglob("*") if path.is_dir())
+        with _toggling(node):
+            yield world
+
+
+@contextlib.contextmanager
+def _toggling(node: FakeNode) -> Iterator[None]:
+    """Latency-sensitive load that comes and goes, so that the BE budget changes in every tick."""
+    service = next(pod for pod in node.pods if pod.record.name == "service-0")
+    burner = node.burner(next(iter(service.containers.values())), 0.0)
+    with _repeating(lambda count: burner.use(0.6 if count % 2 else 0.05), 2 * CHANGE_EVERY_S):
+        yield
+
+
+@contextlib.contextmanager
+def _rewriting(slo: Path) -> Iterator[None]:
+    """A NodeSLO that changes all the time: policy, threshold, idle."""
+
+    def rewrite(count: int) -> None:
+        text = NODE_SLO.format(
+            policy="cpuset" if count % 5 == 4 else "cfsQuota",
+            percent=50 + count % 3 * 15,
+            idle=int(count % 7 < 5),
+        )
+        temporary = slo.with_name(".nodeslo")
+        temporary.write_text(text)
+        temporary.rename(slo)
+
+    with _repeating(rewrite, CHANGE_EVERY_S):
+        yield
+
+
+@contextlib.contextmanager
+def _repeating(act: Callable[[int], object], period_s: float) -> Iterator[None]:
+    stop = threading.Event()
+
+    def repeat() -> None:
+        count = 0
+        while not stop.wait(period_s):
+            count += 1
+            act(count)
+
+    act(0)
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _koordlet(world: World, wrapper: tuple[str, ...] = ()) -> Koordlet:
+    return Koordlet(
+        world.directory / "koordlet",
+        world.node.root.root,
+        own_cgroups=world.own.directories,
+        wrapper=wrapper,
+        cri_endpoint=world.node.cri.endpoint,
+        node_slo=world.slo,
+        host_apps_dir=world.directory / "hostapps.d",
+    )
+
+
+def _cycle(bench: Bench, world: World, number: int) -> None:
+    """One life of a daemon, its end, the restore, and the comparison."""
+    before = photo.take(world.node.root, world.pids)
+    world.foreign.clear()
+    koordlet = _koordlet(world, SLOW)
+    with _rewriting(world.slo):
+        koordlet.start()
+        journal = journal_path(koordlet.run_dir)
+        _await_first_plan(koordlet, journal)
+        tree = koordlet.tree()
+        until_s = time.monotonic() + bench.rng.uniform(0.0, KILL_WITHIN_S)
+        _be_born(world, number)
+        _meddle_with_a_daemon(world, number)
+        time.sleep(max(0.0, until_s - time.monotonic()))
+        koordlet.kill(tree)
+    mid_plan = _meta(journal).get("clean") == "0"
+    bench.figures["kills"] += 1
+    bench.figures["mid_plan_kills"] += mid_plan
+    if number % 2 == 0:
+        _wish(world, HELD, 300 + number)
+    _restore(bench, world, koordlet, number)
+    _compare(bench, world, before, number, mid_plan=mid_plan)
+    for cgroup in world.born:
+        world.node.root.rm(cgroup)
+    world.born.clear()
+
+
+def _meta(journal: Path) -> dict[str, str]:
+    """The facts of a journal that somebody else may be writing; empty before there is one."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db:
+            return dict(db.execute("SELECT name, value FROM meta").fetchall())
+    except sqlite3.OperationalError:
+        return {}
+
+
+def _await_first_plan(koordlet: Koordlet, journal: Path) -> None:
+    deadline_s = time.monotonic() + FIRST_PLAN_S
+    while _meta(journal).get("clean") != "0":
+        if time.monotonic() > deadline_s:
+            raise CannotMeasureError(f"no plan in {FIRST_PLAN_S} s:\n{koordlet.log_tail()}")
+        time.sleep(0.005)
+
+
+def _be_born(world: World, number: int) -> None:
+    """A container made while its tier is held: it copies its parent's cpuset (hazard H5)."""
+    pod = world.node.pods[number % 6]
+    world.born.append(world.node.root.mk(f"{pod.cgroup}/born-{number}"))
+
+
+def _meddle_with_a_daemon(world: World, number: int) -> None:
+    """Wishes of another program while the daemon lives: for files that it leaves alone, and for
+    one that it already holds. (A file that it is about to write for the first time cannot be told
+    apart: nobody can see what changed between its read and its write.)
+    """
+    _wish(world, "kubepods/burstable", 3000 + number)
+    _wish(world, "host-latency-sensitive/service", 700 + number)
+    if number % 2 and world.node.root.read(HELD, "cpu.shares") == "2":
+        _wish(world, HELD, 600 + number)
+
+
+def _wish(world: World, cgroup: str, shares: int) -> None:
+    world.node.root.write(cgroup, "cpu.shares", str(shares))
+    path = world.node.root.dir(cgroup) / "cpu.shares"
+    world.foreign[str(path)] = path.read_bytes()
+
+
+def _restore(bench: Bench, world: World, koordlet: Koordlet, number: int) -> None:
+    if number % TAKEOVER_EVERY == 0:
+        _take_over(bench, world)
+        return
+    if number % BROKEN_ROLLBACK_EVERY == 0:
+        _broken_rollback(bench, world, koordlet)
+    done = koordlet.ctl("rollback")
+    if done.returncode not in (0, 4):  # 4: something was left because it holds a foreign value
+        bench.log(f"rollback ended with {done.returncode}: {done.stdout}{done.stderr}")
+
+
+def _take_over(bench: Bench, world: World) -> None:
+    """A new daemon finds the journal, manages for a while, and is stopped."""
+    with _rewriting(world.slo):
+        successor = _koordlet(world).start()
+        time.sleep(bench.rng.uniform(0.0, KILL_WITHIN_S))
+        code = successor.stop()
+    if code:
+        bench.log(f"clean stop ended with {code}:\n{successor.log_tail()}")
+
+
+def _broken_rollback(bench: Bench, world: World, koordlet: Koordlet) -> None:
+    """Start a rollback, each of its writes slowed down, and kill it after its first ones."""
+    held = photo.take(world.node.root, world.pids)
+    command = [*SLOW, *koordlet.ctl_command("rollback")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and held == photo.take(world.node.root, world.pids):
+        time.sleep(0.005)
+    time.sleep(bench.rng.uniform(0.0, 20 * SLOW_WRITE_MS / 1000))
+    kill_tree(process.pid)
+    process.wait()
+
+
+def _compare(bench: Bench, world: World, before: Photo, number: int, *, mid_plan: bool) -> None:
+    after = photo.take(world.node.root, world.pids)
+    born = tuple(str(world.node.root.dir(cgroup, "cpuset")) for cgroup in world.born)
+    wide = world.node.root.read("kubepods", "cpuset.cpus", "cpuset")
+    narrow = [path for path in born if (Path(path) / "cpuset.cpus").read_text().strip() != wide]
+    overwritten = [name for name, wish in world.foreign.items() if after.get(name) != wish]
+    expected = {name for name in world.foreign} | {name for name in after if "/born-" in name}
+    unrestored = [n for n in photo.differences(before, after) if n not in expected] + narrow
+    bench.figures["unrestored"] += len(unrestored)
+    bench.figures["foreign_overwritten"] += len(overwritten)
+    bench.runs.append({"kill": number, "mid_plan": mid_plan, "unrestored": len(unrestored)})
+    for name in unrestored:
+        bench.log(f"kill {number}: {name}: {before.get(name)!r} became {after.get(name)!r}")
+    for name in overwritten:
+        bench.log(f"kill {number}: {name}: {world.foreign[name]!r} became {after.get(name)!r}")
+
+
+def main(words: list[str] | None = None) -> int:
+    return common.main("rollback_drill", arguments(), measure, words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""A Prometheus that scrapes once a second, as small as can be."""
+
+from __future__ import annotations
+
+import re
+import threading
+import urllib.error
+import urllib.request
+from types import TracebackType
+
+CONTAINER_CPU = "koordlet_container_cpu_usage_cores"
+TIMEOUT_S = 5.0
+
+
+class Page:
+    """One scraped text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def container_cores(self, container_id: str) -> float | None:
+        """Cores that a container uses, or None where the page does not say."""
+        pattern = rf"^{CONTAINER_CPU}\{{[^}}]*\b{container_id}\b[^}}]*\}} (\S+)"
+        found = re.search(pattern, self.text, re.MULTILINE)
+        return float(found[1]) if found else None
+
+
+class Scraper:
+    """Scrapes every second while the context lasts, and counts what fails."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/metrics"
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._scrape, name="scraper", daemon=True)
+        self.failures = 0
+
+    def fetch(self) -> Page:
+        """Scrape now; raises OSError where that fails."""
+        with urllib.request.urlopen(self._url, timeout=TIMEOUT_S) as answer:
+            return Page(answer.read().decode())
+
+    def __enter__(self) -> Scraper:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _scrape(self) -> None:
+        while not self._stop.wait(1.0):
+            try:
+                self.fetch()
+            except (OSError, urllib.error.URLError):
+                self.failures += 1
