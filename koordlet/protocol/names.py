@@ -4,8 +4,6 @@ from __future__ import annotations
 
 LABEL_QOS = "koordinator.sh/qosClass"
 LABEL_PRIORITY_CLASS = "koordinator.sh/priority-class"
-LABEL_PRIORITY = "koordinator.sh/priority"
-"""A rank within one priority class, a 32-bit number; not spec.priority."""
 
 ANNOTATION_RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"
 """JSON; ``cpuset`` is what the scheduler allocated."""
