@@ -54,8 +54,8 @@ class Client:
         connection = _UnixConnection(self.socket_path, self._timeout_s)
         try:
             connection.request(method, path, body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            content = response.read(ANSWER_LIMIT_BYTES + 1)
+            with connection.getresponse() as response:
+                content = response.read(ANSWER_LIMIT_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
             raise UnreachableError(_why_unreachable(self.socket_path, error)) from error
         finally:

@@ -13,7 +13,7 @@ from koordlet.model.readings import Missing
 from koordlet.protocol.nodeslo import CpuSuppressPolicy, NodeSlo
 from koordlet.protocol.problem import Problem, Severity
 from koordlet.qosmanager.names import BE_PRIORITY, CPU_SUPPRESS
-from koordlet.report import NodeView
+from koordlet.report import NodeView, SourceState
 
 
 class CapabilityData(TypedDict):
@@ -101,7 +101,7 @@ def needed_knobs(slo: NodeSlo) -> Mapping[Knob, tuple[str, ...]]:
 
 def doctor_warnings(view: NodeView) -> tuple[Problem, ...]:
     """Limits of this host together with the NodeSLO in force that no probe can show."""
-    return _cfs_quota_on_v1(view)
+    return (*_cfs_quota_on_v1(view), *_resize_with_old_kubelets(view))
 
 
 def _cfs_quota_on_v1(view: NodeView) -> tuple[Problem, ...]:
@@ -121,6 +121,23 @@ def _cfs_quota_on_v1(view: NodeView) -> tuple[Problem, ...]:
             limit="cgroup v1 takes no cpu.cfs_quota_us above the parent's",
             remedy="cpuSuppressPolicy: cpuset, or BE pods without CPU limits, or cgroup v2",
             severity=Severity.WARNING,
+        ),
+    )
+
+
+def _resize_with_old_kubelets(view: NodeView) -> tuple[Problem, ...]:
+    """kubernetes #130598: such a kubelet takes the runtime's values for the state of a resize."""
+    if not any(s.name == "kubelet" and s.state is not SourceState.OFF for s in view.sources):
+        return ()
+    return (
+        Problem(
+            "kubelet-resize",
+            "kubelet",
+            "a kubelet older than 1.33 compares the runtime's values with its own: values changed"
+            " by koordlet keep an in-place resize of that pod going",
+            limit="kubernetes issue 130598",
+            remedy="kubelet 1.33 or newer, or the gate InPlacePodVerticalScaling off",
+            severity=Severity.INFO,
         ),
     )
 
