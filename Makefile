@@ -36,8 +36,10 @@ need-root:
 	@test "$$(id -u)" = 0 || { echo "this target changes cgroups and needs root;" \
 	  "remedy: sudo make $(MAKECMDGOALS)" >&2; exit 1; }
 
+# koordlet reads only files that root owns and nobody else may write; a clone may be a user's.
 run: need-root setup ## koordlet in the foreground on this host (root); Ctrl-C restores everything
-	@exec $(BIN)/koordlet --summary --node-slo systemd/examples/colocation.yaml $(ARGS)
+	@install -D -m 0644 systemd/examples/colocation.yaml .cache/run/nodeslo.yaml
+	@exec $(BIN)/koordlet --summary --node-slo "$(CURDIR)/.cache/run/nodeslo.yaml" $(ARGS)
 
 check: setup ## format, lint, types, imports, generated files, quick tests
 	@$(BIN)/python -m tests.support.gate check

@@ -1,0 +1,47 @@
+"""The example files are ones that koordlet itself accepts, without a warning."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from koordlet.config import load_config
+from koordlet.pods.static import load_dir
+from koordlet.protocol.nodeslo import CpuSuppressPolicy
+from koordlet.protocol.nodeslo_schema import load_nodeslo
+from koordlet.protocol.qos import Qos
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "systemd" / "examples"
+
+
+def test_the_example_configuration_is_accepted(tmp_path: Path) -> None:
+    copy = tmp_path / "koordlet.yaml"
+    copy.write_text((EXAMPLES / "koordlet.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    copy.chmod(0o600)
+    config = load_config(["--config", str(copy)])
+    assert config.dry_run
+    assert config.reserved_cpus == {0}
+    assert config.system_reserved_cpu_milli == 200
+
+
+def test_the_example_nodeslo_switches_both_strategies_on_and_warns_of_nothing() -> None:
+    text = (EXAMPLES / "colocation.yaml").read_text(encoding="utf-8")
+    loaded = load_nodeslo(text, "colocation.yaml")
+    assert loaded.problems == ()
+    assert loaded.slo.threshold.enable
+    assert loaded.slo.threshold.cpu_suppress_policy is CpuSuppressPolicy.CFS_QUOTA
+    assert loaded.slo.qos.be.cpu_qos.enable
+    assert loaded.slo.qos.be.cpu_qos.sched_idle == 1
+
+
+def test_the_example_host_applications_are_accepted(tmp_path: Path) -> None:
+    copy = tmp_path / "hostapps.yaml"
+    copy.write_text((EXAMPLES / "hostapps.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    copy.chmod(0o600)
+    loaded = load_dir(tmp_path, owner_uid=os.geteuid())
+    assert loaded.problems == ()
+    assert {app.name: app.qos for app in loaded.records} == {
+        "crunch": Qos.BE,
+        "shop": Qos.LS,
+        "sshd": Qos.SYSTEM,
+    }
