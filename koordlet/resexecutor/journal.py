@@ -15,7 +15,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -206,19 +206,17 @@ class Journal:
             self._put(rows)
             self._set_meta({"clean": "0"})
 
-    def add(self, rows: Iterable[Row]) -> None:
-        """Commit further rows in the middle of a plan."""
+    def update(self, rows: Iterable[Row], closed: Iterable[Target]) -> None:
+        """Commit changed or further rows and drop the ``closed`` ones, in a plan or between."""
         with self._guarded("write"), self._transaction():
             self._put(rows)
+            self._drop(closed)
 
     def finish(self, rows: Iterable[Row], closed: Iterable[Target]) -> None:
-        """Commit what became of a plan, drop the ``closed`` rows and mark the journal clean."""
+        """Commit what became of a plan and mark the journal clean."""
         with self._guarded("write"), self._transaction():
             self._put(rows)
-            self._db.executemany(
-                "DELETE FROM rows WHERE path = ? AND knob = ?",
-                [(str(path), knob.value) for path, knob in closed],
-            )
+            self._drop(closed)
             self._set_meta({"clean": "1"})
 
     def meta(self) -> dict[str, str]:
@@ -268,6 +266,12 @@ class Journal:
         self._db.executemany(
             f"INSERT OR REPLACE INTO rows ({_ROW_COLUMNS}) VALUES ({marks})",
             [_values_of(row, self._boot_id) for row in rows],
+        )
+
+    def _drop(self, closed: Iterable[Target]) -> None:
+        self._db.executemany(
+            "DELETE FROM rows WHERE path = ? AND knob = ?",
+            [(str(path), knob.value) for path, knob in closed],
         )
 
     def _set_meta(self, facts: Mapping[str, str]) -> None:
@@ -383,8 +387,3 @@ def _row_of(values: tuple[object, ...]) -> Row:
         side_effect=texts[11] == "1",
         created_wall_s=float(texts[12]),
     )
-
-
-def confirmed(row: Row, text: str) -> Row:
-    """``row`` once the file was seen to hold ``text``: no other value of ours can be there."""
-    return replace(row, last_written=text, may_write=frozenset({text}))

@@ -1,0 +1,323 @@
+"""Carries jobs out: journal, ordered writes, retries, read-back, journal."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from koordlet.host.cgroup import Cgroups
+from koordlet.model.actions import Outcome, Status, Target
+from koordlet.model.knobs import Channel, Direction, Knob
+from koordlet.model.readings import Missing
+from koordlet.protocol.cpuset import format_cpuset, parse_cpuset
+from koordlet.resexecutor.effects import Effects
+from koordlet.resexecutor.jobs import Job, Jobs, Progress, left_behind, rows_before
+from koordlet.resexecutor.journal import JournalError, Row
+from koordlet.resexecutor.judge import Judge, is_v1_cpuset, spec_original
+from koordlet.resexecutor.ledger import Ledger, inode_of, mount_name
+from koordlet.resexecutor.ordering import Step, order
+from koordlet.resexecutor.reads import Reads, descendants
+from koordlet.resexecutor.refusals import explain, is_for_good, is_gone
+from koordlet.resexecutor.spec import SpecDesk
+
+CPUSET_RETRIES = 3
+_MEMORY = (Knob.MEMORY_LIMIT, Knob.MEMORY_SWAP_LIMIT, Knob.MEMORY_HIGH)
+
+
+@dataclass(slots=True)
+class Writer:
+    """The only place that writes kernel files, ``slow`` ones excepted.
+
+    ``writes`` counts write(2)s tried; ``journal_error`` says why the journal took nothing in the
+    last run.
+    """
+
+    judge: Judge
+    effects: Effects | None
+    writes: int = 0
+    journal_error: str = ""
+    _rows: dict[Target, Row] = field(default_factory=dict)
+
+    @property
+    def cgroups(self) -> Cgroups:
+        return self.judge.cgroups
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.judge.ledger
+
+    @property
+    def reads(self) -> Reads:
+        return self.judge.reads
+
+    @property
+    def desk(self) -> SpecDesk:
+        return self.judge.desk
+
+    def run(self, jobs: Jobs, now_s: float, wall_s: float, limit: int | None) -> list[Outcome]:
+        """Carry ``jobs`` out, at most ``limit`` writes; the rest is told as pending."""
+        for job in jobs.values():
+            if job.channel is Channel.SPEC and job.key not in self.ledger:
+                job.before = spec_original(self.desk, self.cgroups, job)
+        steps = self._journal(jobs, wall_s)
+        steps = self._cut(steps, jobs, limit)
+        for step in steps:
+            job = jobs[step.key]
+            if job.progress is Progress.PLANNED and not self._is_slow(step):
+                self._step(step, job, jobs, wall_s)
+        self._hand_over(tuple(step for step in steps if self._is_slow(step)), jobs)
+        self._ask(jobs, now_s)
+        return self.settle(jobs, now_s)
+
+    # -- before the first write -------------------------------------------------------------------
+
+    def _journal(self, jobs: Jobs, wall_s: float) -> tuple[Step, ...]:
+        """Commit the rows of all jobs; where that fails only restores go on (hazard H15)."""
+        steps = self._order(jobs)
+        rows = tuple(rows_before(jobs, steps, self.cgroups, self.ledger, self.reads, wall_s))
+        self._rows = {row.key: row for row in rows}
+        try:
+            self.ledger.begin(rows)
+        except JournalError as error:
+            self.journal_error = str(error)
+            for job in jobs.values():
+                if not job.restoring:
+                    job.fail(0, self.journal_error)
+            return self._order(jobs)
+        self.journal_error = ""
+        return steps
+
+    def _order(self, jobs: Jobs) -> tuple[Step, ...]:
+        planned = [
+            job
+            for job in jobs.values()
+            if job.channel is Channel.FILE and job.progress is Progress.PLANNED
+        ]
+        current = {job.key: job.before for job in planned}
+        versions = {job.key[1]: self.cgroups.version_of(job.key[1]) or 1 for job in planned}
+        return order([job.change for job in planned], current, versions)
+
+    def _cut(self, steps: tuple[Step, ...], jobs: Jobs, limit: int | None) -> tuple[Step, ...]:
+        if limit is None or len(steps) <= limit:
+            return steps
+        for step in steps[limit:]:
+            job = jobs[step.key]
+            job.progress = Progress.DEFERRED
+            job.why = f"at most {limit} writes a tick at start"
+        return steps[:limit]
+
+    # -- writes -----------------------------------------------------------------------------------
+
+    def _step(self, step: Step, job: Job, jobs: Jobs, wall_s: float) -> None:
+        number = self._write(step)
+        if number in (errno.EBUSY, errno.EACCES) and is_v1_cpuset(self.cgroups, step.key):
+            for _ in range(CPUSET_RETRIES):
+                if number == errno.EBUSY and not job.restoring:
+                    self._narrow_below(step, job, jobs, wall_s)
+                number = self._write(step)
+                if number == 0:
+                    return
+        if number:
+            job.fail(number, explain(self.cgroups, self.reads, step.key, step.text, number))
+
+    def _write(self, step: Step) -> int:
+        """0, or the kernel's errno."""
+        self.writes += 1
+        self.reads.forget(step.key)
+        try:
+            self.cgroups.write(step.target, step.knob, step.text)
+        except OSError as error:
+            return error.errno or errno.EIO
+        return 0
+
+    def _narrow_below(self, step: Step, job: Job, jobs: Jobs, wall_s: float) -> None:
+        """Narrow whatever below stands in the way, however deep and whoever made it: a cgroup
+        that was born since the tree was listed, or nested in a container (hazard H18).
+        """
+        wanted = parse_cpuset(step.text)
+        found = list(descendants(self.cgroups, step.target, step.knob))
+        for path in sorted(found, key=lambda path: (-path.depth, path)):
+            key = (path, step.knob)
+            self.reads.forget(key)
+            text = self.reads.text(key)
+            if isinstance(text, Missing) or parse_cpuset(text) <= wanted:
+                continue
+            narrow = format_cpuset(parse_cpuset(text) & wanted or wanted)
+            stray = jobs.get(key)
+            if stray is not None and stray.restoring:
+                continue
+            if stray is None:
+                why = f"lies in {step.target}, which is to hold {step.text}"
+                stray = jobs[key] = Job(key, job.owner, text, narrow, reason=why)
+            if self._journal_stray(stray, narrow, wall_s):
+                number = self._write(Step(path, step.knob, narrow))
+                stray.progress = Progress.FAILED if number else Progress.PLANNED
+                stray.errno = number
+
+    def _journal_stray(self, stray: Job, text: str, wall_s: float) -> bool:
+        row = self._rows.get(stray.key)
+        if row is None:
+            held = self.ledger.get(stray.key)
+            row = held.row if held else self._new_row(stray, wall_s)
+        row = replace(row, may_write=row.may_write | {text})
+        try:
+            self.ledger.update((row,), ())
+        except JournalError as error:
+            stray.fail(0, str(error))
+            return False
+        self._rows[stray.key] = row
+        return True
+
+    def _new_row(self, job: Job, wall_s: float) -> Row:
+        return Row(
+            mount=mount_name(self.cgroups, job.key),
+            path=job.key[0],
+            knob=job.key[1],
+            inode=inode_of(self.cgroups, job.key),
+            original=job.before,
+            may_write=frozenset({job.before}),
+            last_written=job.before,
+            owner=job.owner,
+            created_wall_s=wall_s,
+        )
+
+    def _is_slow(self, step: Step) -> bool:
+        spec = self.cgroups.spec(step.knob)
+        return self.effects is not None and spec is not None and spec.slow
+
+    def _hand_over(self, steps: tuple[Step, ...], jobs: Jobs) -> None:
+        by_key: dict[Target, list[Step]] = {}
+        for step in steps:
+            by_key.setdefault(step.key, []).append(step)
+        for key, own in by_key.items():
+            job = jobs[key]
+            if job.progress is not Progress.PLANNED or self.effects is None:
+                continue
+            if self.effects.submit(tuple(own)):
+                job.progress, job.why = Progress.HANDED_OVER, "with the thread for slow files"
+            else:
+                job.fail(errno.EAGAIN, "the queue for slow files is full")
+
+    def _ask(self, jobs: Jobs, now_s: float) -> None:
+        """Requests to the runtime go out last, when the parents' files allow their values."""
+        for job in jobs.values():
+            if job.channel is not Channel.SPEC or job.progress is not Progress.PLANNED:
+                continue
+            spec = self.cgroups.spec(job.key[1])
+            if self.desk.channel is None or spec is None:
+                job.fail(0, "there is no way to the container runtime")
+                continue
+            self.desk.ask(job, spec.parse(job.wanted), now_s)
+            job.progress, job.why = Progress.HANDED_OVER, "asked the runtime"
+
+    # -- after the last write ---------------------------------------------------------------------
+
+    def settle(self, jobs: Jobs, now_s: float) -> list[Outcome]:
+        """Read back, journal what is known now, and tell."""
+        kept: list[Row] = []
+        closed: list[Target] = []
+        outcomes: list[Outcome] = []
+        for job in jobs.values():
+            outcome = self._verdict(job, now_s)
+            outcomes.append(outcome)
+            row = self._row_after(job, outcome)
+            if row is None:
+                closed.append(job.key)
+            else:
+                kept.append(row)
+        for row in self._hidden(jobs):
+            kept.append(row)
+        self._commit(kept, closed, now_s, {outcome.key: outcome for outcome in outcomes})
+        return outcomes
+
+    def _verdict(self, job: Job, now_s: float) -> Outcome:
+        if job.progress in (Progress.DEFERRED, Progress.HANDED_OVER):
+            return job.outcome(Status.PENDING, job.before)
+        self.reads.forget(job.key)
+        text = self.reads.text(job.key)
+        after = "" if isinstance(text, Missing) else text
+        if job.progress is Progress.FAILED:
+            return self._refusal(job, after, now_s)
+        if isinstance(text, Missing):
+            return job.outcome(Status.GONE, why=text.why)
+        if text != job.wanted and not self.reads.masked(job.key):
+            job.why = f"took {job.wanted!r} and reads {text!r}: another writer is at work"
+            return job.outcome(Status.REFUSED, text)
+        self.judge.unsupported.works(job.key)
+        self.judge.refusals.drop(job.key)
+        self.judge.fights.reapplied(job.key, now_s)
+        if job.restoring:
+            return job.outcome(Status.RESTORED, text)
+        return job.outcome(Status.UNCHANGED if job.before == text else Status.APPLIED, text)
+
+    def _refusal(self, job: Job, after: str, now_s: float) -> Outcome:
+        spec = self.cgroups.spec(job.key[1])
+        if is_gone(job.errno) and not self.reads.is_there(job.key):
+            return job.outcome(Status.GONE, why="the cgroup left")
+        if spec is not None and is_for_good(spec, job.errno):
+            self.judge.unsupported.mark(job.key, job.why, now_s)
+            return job.outcome(Status.UNSUPPORTED, after)
+        if job.errno:
+            patient = job.restoring or job.direction is Direction.RELAX or job.key[1] in _MEMORY
+            self.judge.refusals.note(
+                job.key, job.wanted, job.errno, job.why, now_s, patient=patient
+            )
+        return job.outcome(Status.REFUSED, after)
+
+    def _row_after(self, job: Job, outcome: Outcome) -> Row | None:
+        """The row that the journal is to hold now; None where nothing of ours is left."""
+        held = self.ledger.get(job.key)
+        row = self._rows.get(job.key) or (held.row if held else None)
+        if row is None or outcome.status is Status.GONE:
+            return None
+        if outcome.status is Status.RESTORED:
+            return None
+        if outcome.status in (Status.APPLIED, Status.UNCHANGED):
+            may_write = {job.wanted}
+            if self._is_hidden(job.key):
+                may_write |= left_behind(self.cgroups, job.key)
+            return replace(row, last_written=job.wanted, may_write=frozenset(may_write))
+        refused = outcome.status in (Status.REFUSED, Status.UNSUPPORTED)
+        if refused and outcome.after == row.original == row.last_written:
+            return None
+        if outcome.after in row.may_write:
+            return replace(row, last_written=outcome.after)
+        return row
+
+    def _is_hidden(self, key: Target) -> bool:
+        return key[1] is Knob.CPU_SHARES and self.reads.text((key[0], Knob.CPU_IDLE)) == "1"
+
+    def _hidden(self, jobs: Jobs) -> Iterable[Row]:
+        """Rows of weights that a cpu.idle written now hides."""
+        for key, row in self._rows.items():
+            if key not in jobs and self._is_hidden(key):
+                self.reads.forget(key)
+                yield row
+
+    def _commit(
+        self,
+        kept: list[Row],
+        closed: list[Target],
+        now_s: float,
+        outcomes: dict[Target, Outcome],
+    ) -> None:
+        told = {row.key for row in kept} | set(closed)
+        for key, row in self._rows.items():
+            if key not in told:  # a weight that was not hidden after all
+                if key in self.ledger:
+                    kept.append(row)
+                else:
+                    closed.append(key)
+        try:
+            self.ledger.finish(kept, closed)
+        except JournalError as error:
+            self.journal_error = str(error)
+        for row in kept:
+            outcome = outcomes.get(row.key)
+            agrees = outcome is None or outcome.status in (Status.APPLIED, Status.UNCHANGED)
+            raw = self.reads.raw(row.key) if agrees else None
+            self.ledger.keep(row, now_s, None if isinstance(raw, Missing) else raw)
+        for key in closed:
+            self.judge.forget(key)
+        self._rows = {}
