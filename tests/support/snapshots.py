@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from koordlet.model.actions import Mode, Owned, Plan, SetValue, Target
 from koordlet.model.capabilities import Capabilities, Capability, Proof
@@ -189,7 +190,11 @@ class Bench:
         workloads = Workloads(self.pods, 0.0, self.apps, LAYOUT)
         roots = be_roots(workloads)
         dirs = self._dirs(workloads)
-        below = {p for p in dirs if any(p.is_at_or_below(r.path) for r in roots)}
+        tree: dict[CgroupPath, tuple[CgroupPath, ...]] = {}
+        for path in sorted(p for p in dirs if any(p.is_at_or_below(r.path) for r in roots)):
+            tree[path] = ()
+            if path.parent in tree:
+                tree[path.parent] = (*tree[path.parent], path)
         values = {k: v for path in dirs for k, v in self._fresh(path).items()}
         named = {(CgroupPath(path), knob): v for (path, knob), v in self.values.items()}
         return Snapshot(
@@ -198,7 +203,7 @@ class Bench:
             node=self.node,
             workloads=workloads,
             be_roots=roots,
-            be_tree={p: tuple(sorted(c for c in below if c.parent == p)) for p in sorted(below)},
+            be_tree=tree,
             cpu=self.cpu,
             cpu_surge=self.cpu_surge,
             be_demand={CgroupPath(path): demand for path, demand in self.demand.items()},
@@ -247,10 +252,10 @@ class Tick:
     def codes(self) -> set[str]:
         return {problem.code for problem in self.proposals.problems}
 
-    def after(self, *, seconds: float = 1.0, **changes: object) -> Snapshot:
+    def after(self, *, seconds: float = 1.0, **changes: Any) -> Snapshot:
         """The next snapshot: the plan carried out, ``seconds`` later, and ``changes`` made."""
         done = carry_out(self.snapshot, self.plan)
-        return replace(done, now_s=done.now_s + seconds, tick=done.tick + 1, **changes)  # type: ignore[arg-type]
+        return replace(done, now_s=done.now_s + seconds, tick=done.tick + 1, **changes)
 
 
 def decide(

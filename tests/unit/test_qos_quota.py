@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from koordlet.model.actions import Direction
-from koordlet.model.knobs import Knob
+from koordlet.model.knobs import Direction, Knob
+from koordlet.model.paths import CgroupPath
 from koordlet.model.pods import AppBackend
 from koordlet.model.readings import Missing
 from koordlet.protocol.nodeslo import CpuSuppressPolicy
@@ -19,14 +20,14 @@ QUOTA = slo(CpuSuppressPolicy.CFS_QUOTA)
 BATCH = "host-best-effort/batch"
 
 
-def bench(**changes: object) -> Bench:
+def bench(**changes: Any) -> Bench:
     made = Bench(node=node(8), slo=QUOTA, pods=(pod("a"),), cpu=use(pods=1.2))
     for name, value in changes.items():
         setattr(made, name, value)
     return made
 
 
-def next_tick(tick: Tick, seconds: float = 1.0, **changes: object) -> Tick:
+def next_tick(tick: Tick, seconds: float = 1.0, **changes: Any) -> Tick:
     return decide(tick.after(seconds=seconds, **changes), tick.proposals.memory)
 
 
@@ -176,11 +177,9 @@ def test_H06_a_unit_is_observed_and_named() -> None:
 
 def test_an_unreadable_root_is_held_and_its_use_left_out_of_the_split() -> None:
     tick = decide(bench(apps=(app("batch"),)).snapshot())
-    broken = {
-        **tick.after().values,
-        (app("batch").cgroup, Knob.CPU_QUOTA): Missing("EIO"),
-    }
-    demand = {app("batch").cgroup: RootDemand(1.0, 0.0), TIER: RootDemand(2.0, 1.0)}
+    batch = CgroupPath(BATCH)
+    broken = {**tick.after().values, (batch, Knob.CPU_QUOTA): Missing("EIO")}
+    demand = {batch: RootDemand(1.0, 0.0), TIER: RootDemand(2.0, 1.0)}
     tick = next_tick(tick, values=broken, be_demand=demand)
     assert [hold.target for hold in tick.plan.holds] == [BATCH]
     assert tick.value(TIER, Knob.CPU_QUOTA) == 280_000
@@ -209,4 +208,4 @@ def test_H14_nothing_is_written_before_two_valid_samples() -> None:
 
 def test_nothing_is_written_where_nothing_is_marked() -> None:
     tick = decide(bench(pods=(pod("a", marked=False),)).snapshot())
-    assert tick.plan.writes == tick.plan.restores == tick.plan.holds == ()
+    assert not (tick.plan.writes or tick.plan.restores or tick.plan.holds)
