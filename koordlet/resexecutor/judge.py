@@ -46,7 +46,6 @@ class Judge:
         """Nothing of ours is in this file any more."""
         self.ledger.drop(key)
         self.fights.drop(key)
-        self.refusals.drop(key)
         self.desk.drop(key)
 
     def write(self, action: SetValue, now_s: float) -> Outcome | Job:

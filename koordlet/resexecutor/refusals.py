@@ -94,6 +94,11 @@ class Refusals:
         wait_s = RETRY_FIRST_S
         if patient and last is not None and last.wanted == wanted:
             wait_s = min(last.wait_s * 2, RETRY_MOST_S)
+        self._refusals = {
+            other: each
+            for other, each in self._refusals.items()
+            if now_s < each.until_s + RETRY_MOST_S
+        }
         self._refusals[key] = _Refusal(wanted, number, why, wait_s, now_s + wait_s)
 
     def now(self, key: Target, wanted: str, now_s: float) -> tuple[int, str] | None:
@@ -104,7 +109,7 @@ class Refusals:
         return last.errno, last.why
 
     def drop(self, key: Target) -> None:
-        """The file took a value, or is no longer ours."""
+        """The file took a value."""
         self._refusals.pop(key, None)
 
 
