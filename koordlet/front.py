@@ -181,15 +181,16 @@ class PodLists:
 
 @dataclass(frozen=True, slots=True)
 class FrontParts:
-    """What the composition root hands in. ``spec`` carries out one SpecRequest and returns its
-    error text; ``relist`` asks the pod sources again; ``standing_messages`` gives the newest
-    words of the file sources for a fresh connection.
+    """What the composition root hands in. ``observe`` counts a report; ``spec`` carries out one
+    SpecRequest and returns its error text; ``relist`` asks the pod sources again;
+    ``standing_messages`` gives the newest words of the file sources for a fresh connection.
     """
 
     state: FrontState
     commands: Commands
     audit: AuditWriter
     pods: PodLists
+    observe: Callable[[TickReport], None]
     spec: Callable[[ipc.SpecRequest], str]
     relist: Callable[[], None]
     standing_messages: Callable[[], list[object]]
@@ -277,6 +278,7 @@ class Front:
         match message:
             case TickReport():
                 self._parts.state.apply(message)
+                self._parts.observe(message)
                 if message.audit:
                     self._parts.audit.put(message.audit)
                 self._parts.state.source(

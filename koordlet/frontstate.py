@@ -72,7 +72,9 @@ class FrontState:
         named = {owned.key for owned in self._owned}
         if isinstance(self._plan, Plan):
             plan = self._plan
-            named |= {entry.key for entry in (*plan.writes, *plan.restores, *plan.holds)}
+            named |= {write.key for write in plan.writes}
+            named |= {restore.key for restore in plan.restores}
+            named |= {hold.key for hold in plan.holds}
             named |= {struck.action.key for struck in plan.struck}
         if isinstance(self._core, CoreStatus):
             named |= {value.key for s in self._core.strategies for value in s.would}

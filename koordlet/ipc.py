@@ -21,7 +21,7 @@ from koordlet.model.knobs import Knob, Value
 from koordlet.model.pods import PodRecord
 from koordlet.model.readings import Missing
 from koordlet.model.topology import CpuManagerPolicy
-from koordlet.pods.static import HostAppRecord
+from koordlet.pods.hostapp import HostAppRecord
 from koordlet.protocol.nodeslo import NodeSlo
 from koordlet.protocol.problem import Problem
 from koordlet.standing import Standing

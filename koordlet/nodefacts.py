@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from koordlet.config import Config
 from koordlet.host.cgroup import Cgroups
-from koordlet.host.kubeletstate import CpuManagerState, read_cpu_manager_state
+from koordlet.host.cpumanager import CpuManagerState, read_cpu_manager_state
 from koordlet.host.mounts import Roots
-from koordlet.host.procfs import read_meminfo
+from koordlet.host.procfs import meminfo
 from koordlet.host.topology import read_topology
 from koordlet.ipc import KubeletUpdate
 from koordlet.model.readings import Missing
@@ -34,7 +34,7 @@ class NodeFactsReader:
         self._config = config
         self._roots = roots
         self._read_at_s = float("-inf")
-        self._facts: NodeFacts | Missing = Missing("not read yet")
+        self.facts: NodeFacts | Missing = Missing("not read yet")
         self.kubelet = Kubelet(None, Missing("not read yet"))
 
     def refresh(self, now_s: float, kubelet: KubeletUpdate | None) -> NodeFacts | Missing:
@@ -47,19 +47,19 @@ class NodeFactsReader:
             )
             self.kubelet = Kubelet(kubelet, state)
             facts = self._read()
-            if isinstance(self._facts, Missing) or not isinstance(facts, Missing):
-                self._facts = facts
-        return self._facts
+            if isinstance(self.facts, Missing) or not isinstance(facts, Missing):
+                self.facts = facts
+        return self.facts
 
     def _read(self) -> NodeFacts | Missing:
         files = self._cgroups.files
         topology = read_topology(files, self._roots)
         if isinstance(topology, Missing):
             return topology
-        meminfo = read_meminfo(files, self._roots)
-        if isinstance(meminfo, Missing):
-            return meminfo
-        return node_facts(self._config, topology, meminfo.total_bytes, self.kubelet)
+        memory = meminfo(files, self._roots)
+        if isinstance(memory, Missing):
+            return memory
+        return node_facts(self._config, topology, memory.total_bytes, self.kubelet)
 
 
 def node_facts(

@@ -12,7 +12,9 @@ from koordlet.model.knobs import Value
 from koordlet.model.paths import ROOT, CgroupPath
 from koordlet.model.pods import BeRoot, HostApp, KubeLayout, Workloads, be_roots
 from koordlet.model.readings import Missing
-from koordlet.pods.locate import LocateCache, find_layout, locate_apps, locate_pods
+from koordlet.pods.applocate import locate_apps
+from koordlet.pods.layout import find_layout
+from koordlet.pods.locate import LocateCache, locate_pods
 from koordlet.protocol.problem import Problem
 from koordlet.treewatch import TreeWatch, scan
 
@@ -55,6 +57,11 @@ class Observer:
         self.seen = Seen(
             Workloads(Missing("no source has answered yet"), 0.0, (), Missing("")), (), {}, ()
         )
+
+    @property
+    def watch_fd(self) -> int | None:
+        """Readable when a followed directory changed; None where this host has to be polled."""
+        return self._tree_watch.fd
 
     def mark_dirty(self) -> None:
         """A source spoke: look everything up again at the next refresh."""

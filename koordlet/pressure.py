@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from koordlet.eventloop import EventLoop
 from koordlet.host.cgroup import Cgroups
+from koordlet.host.psi import PsiResource
 from koordlet.host.psitrigger import Trigger, open_best
 from koordlet.model.paths import CgroupPath
 from koordlet.model.pods import Workloads
 from koordlet.model.readings import Missing
 from koordlet.protocol.qos import KubeQos
-from koordlet.units import NS_PER_S, NS_PER_US
+from koordlet.units import NS_PER_US
 
 MAX_TRIGGERS = 32  # each is a kernel timer; tiers come first, so nothing is left unwatched
 EXPLAINED_BY_THROTTLING = 0.5  # a stall that is mostly the pod's own limit is not interference
@@ -48,7 +49,7 @@ class PressureWatch:
             self._arm(path)
 
     def _arm(self, path: CgroupPath) -> None:
-        file_path = self._cgroups.pressure_path(path, "cpu")
+        file_path = self._cgroups.psi_path(path, PsiResource.CPU)
         opened = file_path if isinstance(file_path, Missing) else open_best(file_path)
         if isinstance(opened, Missing):
             self._refused.add(path)
@@ -76,21 +77,16 @@ class PressureWatch:
 
     def _explain(self, path: CgroupPath) -> tuple[int, int]:
         """Total stall in us and throttled ns so far, of the cgroup and of those below it."""
-        psi = self._cgroups.psi(path, "cpu")
+        psi = self._cgroups.psi(path, PsiResource.CPU)
         stall_us = psi.some.total_us if not isinstance(psi, Missing) and psi.some else 0
         return stall_us, self._throttled_ns(path)
 
     def _throttled_ns(self, path: CgroupPath) -> int:
         stat = self._cgroups.cpu_stat(path)
-        own = 0 if isinstance(stat, Missing) else stat.throttled_ns
+        own = 0 if isinstance(stat, Missing) else stat.throttled_ns or 0
         children = self._cgroups.children(path)
         below = () if isinstance(children, Missing) else children
         return own + sum(self._throttled_ns(child) for child in below)
-
-    def windows_s(self) -> float | None:
-        """The shortest trigger window in force, or None without a trigger."""
-        windows = [armed.trigger.window_us for armed in self._armed.values()]
-        return min(windows) * NS_PER_US / NS_PER_S if windows else None
 
     def close(self) -> None:
         for path in list(self._armed):

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from koordlet.clock import Clock
 from koordlet.model.pods import PodRecord
 from koordlet.model.readings import Missing
-from koordlet.pods.cri import CriClient, SourceError
-from koordlet.pods.kubelet import KubeletClient
+from koordlet.pods.source import SourceError
 from koordlet.protocol.problem import Problem
 from koordlet.report import SourceState, SourceStatus
 
@@ -117,23 +116,3 @@ class ListSource:
         else:
             state, age_s = SourceState.STALE, self._clock.now_s() - self._answered_at_s
         self._status(SourceStatus(self._name, state, self._detail, age_s, (problem,)))
-
-
-def cri_source(
-    client: CriClient,
-    clock: Clock,
-    publish: Callable[[str, tuple[PodRecord, ...] | Missing], None],
-    status: Callable[[SourceStatus], None],
-) -> ListSource:
-    """Pods from a container runtime's socket."""
-    return ListSource("cri", client.endpoint, client.list_records, clock, publish, status)
-
-
-def kubelet_source(
-    client: KubeletClient,
-    clock: Clock,
-    publish: Callable[[str, tuple[PodRecord, ...] | Missing], None],
-    status: Callable[[SourceStatus], None],
-) -> ListSource:
-    """Pods from the kubelet's ``/pods``."""
-    return ListSource("kubelet", client.endpoint, client.list_records, clock, publish, status)

@@ -39,7 +39,7 @@ class Standing:
         live = [o for o in self.modes if o.until_wall_s is None or o.until_wall_s > wall_s]
         own = [order for order in live if order.strategy == strategy]
         everyone = [order for order in live if order.strategy == ""]
-        return (own or everyone or [None])[0]
+        return next(iter((*own, *everyone)), None)
 
     def mode_of(self, strategy: str, wall_s: float) -> Mode:
         """OFF, OBSERVE or ENFORCE; a released owner only observes."""

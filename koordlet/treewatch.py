@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from koordlet.host.cgroup import Cgroups
-from koordlet.host.watch import Watch, WatchUnavailableError
+from koordlet.host.watch import Watch, WatchUnavailable
 from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
 from koordlet.protocol.problem import Problem
@@ -17,11 +17,14 @@ MAX_DIRS = 20_000  # a tree above this is a runaway; the rest stays unscanned an
 class TreeWatch:
     """Follows a set of directories of the ``cpu`` hierarchy; one inotify descriptor in all."""
 
-    def __init__(self, cgroups: Cgroups, watch: Watch | None) -> None:
+    def __init__(
+        self, cgroups: Cgroups, watch: Watch | None, problem: Problem | None = None
+    ) -> None:
+        """``problem`` says why there is no ``watch``."""
         self._cgroups = cgroups
         self._watch = watch
         self._followed: set[CgroupPath] = set()
-        self.problem: Problem | None = None
+        self.problem = problem
 
     @property
     def fd(self) -> int | None:
@@ -34,25 +37,29 @@ class TreeWatch:
             return
         target = set(wanted)
         for path in self._followed - target:
-            self._watch.remove(str(path))
+            self._watch.remove(self._directory(path))
         for path in target - self._followed:
             self._add(path)
         self._followed = target
 
     def _add(self, path: CgroupPath) -> None:
-        directory = self._cgroups.dir_of(path, CONTROLLER)
-        if self._watch is None or isinstance(directory, Missing):
+        directory = self._directory(path)
+        if self._watch is None or not directory:
             return
         try:
-            self._watch.add(str(path), directory)
-        except WatchUnavailableError as error:
+            self._watch.add(directory)
+        except WatchUnavailable as error:
             self.problem = error.problem
             self._watch.close()
             self._watch = None
 
+    def _directory(self, path: CgroupPath) -> str:
+        directory = self._cgroups.dir_of(path, CONTROLLER)
+        return "" if isinstance(directory, Missing) else directory
+
     def drain(self) -> bool:
         """True when a followed directory gained or lost a child since the last call."""
-        return self._watch is not None and self._watch.read()
+        return self._watch is not None and bool(self._watch.read())
 
 
 def scan(

@@ -1,0 +1,146 @@
+"""The core process put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from koordlet.clock import Clock
+from koordlet.config import Config
+from koordlet.core import Core
+from koordlet.corelink import CoreLink
+from koordlet.eventloop import EventLoop
+from koordlet.host.cgroup import Cgroups
+from koordlet.host.detect import probe
+from koordlet.host.machine import Machine, open_machine
+from koordlet.host.mounts import Roots
+from koordlet.host.watch import Watch, WatchUnavailable
+from koordlet.metrics.collector import Collector
+from koordlet.metrics.hot import HotSampler
+from koordlet.model.readings import Missing
+from koordlet.model.topology import CpuManagerPolicy
+from koordlet.nodefacts import NodeFactsReader
+from koordlet.observer import Observer
+from koordlet.pressure import PressureWatch
+from koordlet.protocol.problem import Problem, RefusedError
+from koordlet.qosmanager.registry import STRATEGIES
+from koordlet.resexecutor.effects import Effects
+from koordlet.resexecutor.executor import Executor
+from koordlet.resexecutor.journal import Journal, JournalError, journal_path
+from koordlet.specoutbox import SpecOutbox
+from koordlet.tick import Tick, TickParts
+from koordlet.treewatch import TreeWatch
+
+
+def run_core(config: Config, clock: Clock) -> int:
+    """The core process, from fork to exit."""
+    machine = open_machine(_roots(config), keeps_fds=True)
+    loop = EventLoop()
+    observer = _observer(machine)
+    hot = HotSampler(machine.cgroups, online_cpus=machine.possible_cpus)
+    tick = Tick(_tick_parts(config, clock, machine, observer, hot))
+    core = Core(
+        config,
+        clock,
+        loop,
+        tick,
+        observer,
+        hot,
+        make_link=lambda handle: CoreLink(config.run_dir / "core.sock", loop, handle),
+        make_pressure=lambda fired: PressureWatch(machine.cgroups, loop, fired),
+    )
+    return core.run()
+
+
+def _observer(machine: Machine) -> Observer:
+    try:
+        watch: Watch | None = Watch()
+        problem: Problem | None = None
+    except WatchUnavailable as error:
+        watch, problem = None, error.problem
+    tree_watch = TreeWatch(machine.cgroups, watch, problem)
+    return Observer(machine.cgroups, tree_watch)
+
+
+def _tick_parts(
+    config: Config, clock: Clock, machine: Machine, observer: Observer, hot: HotSampler
+) -> TickParts:
+    facts = NodeFactsReader(machine.cgroups, config, machine.roots)
+    spec = SpecOutbox(lambda: observer.seen.workloads)
+    path = journal_path(config.run_dir)
+    journal, problems = (None, ()) if config.dry_run else _journal(path, machine)
+    effects = None if config.dry_run else Effects(_own_cgroups(config))
+    executor = Executor(
+        machine.cgroups,
+        journal,
+        clock,
+        spec_channel=spec,
+        effects=effects,
+        dry_run=config.dry_run,
+        cpuset_original=_cpuset_original(facts, observer),
+    )
+    if effects is not None:
+        effects.start()
+    count = len(executor.owned())
+    takeover = f"{count} values of an earlier run taken over" if count else ""
+    if takeover:
+        structlog.get_logger("core").info("journal taken over", values=count)
+    return TickParts(
+        config=config,
+        clock=clock,
+        files=machine.files,
+        cgroups=machine.cgroups,
+        observer=observer,
+        facts=facts,
+        hot=hot,
+        collector=Collector(machine.cgroups, machine.roots, online_cpus=machine.possible_cpus),
+        executor=executor,
+        spec=spec,
+        strategies=STRATEGIES,
+        probe=lambda: probe(machine.cgroups, machine.roots, run_dir=str(config.run_dir)),
+        takeover=takeover,
+        journal_path="" if config.dry_run else str(path),
+        problems=problems,
+    )
+
+
+def _journal(path: Path, machine: Machine) -> tuple[Journal, tuple[Problem, ...]]:
+    try:
+        opened = Journal.open(
+            path, boot_id=machine.boot_id, managed_root=machine.managed_root, pid=os.getpid()
+        )
+    except JournalError as error:
+        problem = Problem("journal", str(path), str(error), remedy="koordletctl rollback")
+        raise RefusedError((problem,)) from error
+    return opened.journal, opened.problems
+
+
+def _own_cgroups(config: Config) -> Cgroups:
+    """Another thread's own descriptors."""
+    return open_machine(_roots(config), keeps_fds=False).cgroups
+
+
+def _cpuset_original(
+    facts: NodeFactsReader, observer: Observer
+) -> Callable[[str], frozenset[int] | None]:
+    """What the kubelet's static policy gives a container now; None under another policy (H9)."""
+
+    def original(container_id: str) -> frozenset[int] | None:
+        state = facts.kubelet.state
+        if isinstance(state, Missing) or state.policy is not CpuManagerPolicy.STATIC:
+            return None
+        for pod in observer.seen.workloads.known_pods():
+            for container in pod.containers:
+                if container.id == container_id:
+                    key = (pod.record.api_uid, container.name)
+                    return state.exclusive.get(key, state.default_cpus)
+        return None
+
+    return original
+
+
+def _roots(config: Config) -> Roots:
+    return Roots(config.cgroup_root, config.sysfs_root, config.proc_root)

@@ -1,0 +1,137 @@
+"""``koordlet``: takes the lock, then starts and watches core, front and, if asked, the screen."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+
+from koordlet import logs
+from koordlet.clock import Clock, SystemClock
+from koordlet.config import Config, load_config
+from koordlet.host.machine import Machine, open_machine
+from koordlet.host.mounts import Roots
+from koordlet.host.otheragent import find_other_agent
+from koordlet.protocol.problem import Problem, RefusedError
+from koordlet.resexecutor.lock import Busy, Lock, LockError, acquire
+from koordlet.supervisor import Child, Supervisor
+
+CORE_STOP_S = 20.0
+FRONT_STOP_S = 10.0
+SCREEN_STOP_S = 2.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console script. Exit: 0 restored and ended, 1 failed, 2 bad usage or input, 4 ended,
+    but something was left that is not as it was.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    words = words[1:] if words[:1] == ["run"] else words
+    summary = "--summary" in words
+    try:
+        config = load_config([word for word in words if word != "--summary"])
+        return _run(config, summary=summary)
+    except RefusedError as refused:
+        for problem in refused.problems:
+            print(f"koordlet: {problem}", file=sys.stderr)
+        return 2 if refused.problems[0].code.startswith("config") else 1
+
+
+def _run(config: Config, *, summary: bool) -> int:
+    _prepare(config, summary=summary)
+    roots = roots_of(config)
+    machine = open_machine(roots, keeps_fds=False)
+    other = find_other_agent(roots.proc, str(config.run_dir))
+    if other is not None:
+        raise RefusedError((other,))
+    lock = _lock(machine)
+    clock = SystemClock()
+    children = [
+        Child("core", lambda: _run_core(config, clock), CORE_STOP_S),
+        Child("front", lambda: _run_front(config, clock), FRONT_STOP_S),
+    ]
+    if summary:
+        children.append(Child("screen", lambda: _run_screen(config), SCREEN_STOP_S, optional=True))
+    _load_shared_modules()
+    machine.files.close()
+    try:
+        return Supervisor(tuple(children), clock).run()
+    finally:
+        lock.release()
+
+
+def _prepare(config: Config, *, summary: bool) -> None:
+    """Logs, and the directories that are ours alone."""
+    for directory in (config.run_dir, config.state_dir):
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.chmod(0o700)
+        except OSError as error:
+            what = f"cannot be made ours: {error.strerror}"
+            remedy = "run as root, or name another directory"
+            raise RefusedError(
+                (Problem("run-dir", str(directory), what, remedy=remedy),)
+            ) from error
+    if summary and sys.stderr.isatty():
+        # A screen and log lines on one terminal would overwrite each other.
+        log_file = (config.run_dir / "koordlet.log").open("a", encoding="utf-8", buffering=1)
+        logs.configure(config.log_level, config.log_format, log_file)
+    else:
+        logs.configure(config.log_level, config.log_format)
+
+
+def _lock(machine: Machine) -> Lock:
+    try:
+        lock = acquire(machine.root_identity)
+    except LockError as error:
+        problem = Problem("lock", "writer's lock", str(error), remedy="see the message")
+        raise RefusedError((problem,)) from error
+    if isinstance(lock, Busy):
+        raise RefusedError(
+            (
+                Problem(
+                    "second-instance",
+                    str(lock.path),
+                    f"process {lock.pid or '(unknown)'} manages {machine.managed_root} already",
+                    limit="one koordlet for each managed cgroup root",
+                    remedy="stop it first (koordletctl status shows it)",
+                ),
+            )
+        )
+    return lock
+
+
+def _load_shared_modules() -> None:
+    """Import before the fork what both children need: its pages are then shared."""
+    import koordlet.frontstate
+    import koordlet.metrics.readings  # noqa: F401
+
+
+def roots_of(config: Config) -> Roots:
+    """The roots that ``config`` names."""
+    return Roots(config.cgroup_root, config.sysfs_root, config.proc_root)
+
+
+def _run_core(config: Config, clock: Clock) -> int:
+    from koordlet.corewiring import run_core
+
+    return run_core(config, clock)
+
+
+def _run_front(config: Config, clock: Clock) -> int:
+    from koordlet.frontwiring import run_front
+
+    return run_front(config, clock)
+
+
+def _run_screen(config: Config) -> int:
+    from koordlet.ctl.screen import run
+
+    stopped = [False]
+    signal.signal(signal.SIGTERM, lambda *_args: stopped.__setitem__(0, True))
+    run(config.run_dir / "api.sock", lambda: stopped[0])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

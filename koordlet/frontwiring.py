@@ -1,0 +1,255 @@
+"""The front process put together: imported after the fork, since only the front pays for it."""
+
+from __future__ import annotations
+
+import select
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import structlog
+
+from koordlet import ipc
+from koordlet.api.prometheus import MetricsServer
+from koordlet.api.server import ApiServer
+from koordlet.clock import Clock
+from koordlet.config import Config
+from koordlet.eventloop import EventLoop
+from koordlet.filesources import AUTO, NONE, FileSources
+from koordlet.front import AuditWriter, Commands, Front, FrontParts, Outbox, PodLists
+from koordlet.frontstate import FrontState
+from koordlet.host.machine import Machine, open_machine
+from koordlet.host.mounts import Roots
+from koordlet.metrics.catalog import Page
+from koordlet.metrics.export import MetricsPage
+from koordlet.metrics.process import ProcessMetrics
+from koordlet.model.knobs import Knob
+from koordlet.model.readings import Missing
+from koordlet.pods.cri import CriClient
+from koordlet.pods.kubelet import KubeletClient, KubeletEndpoint, endpoint_of
+from koordlet.pods.kubeletfacts import KubeletFacts
+from koordlet.pods.source import SourceError
+from koordlet.protocol.problem import Problem
+from koordlet.report import SourceState, SourceStatus
+from koordlet.resexecutor.audit import AuditStore
+from koordlet.sources import ListSource
+from koordlet.state import StateStore
+from koordlet.supervisor import Signals
+
+RUNTIME_SOCKETS = ("/run/containerd/containerd.sock", "/var/run/crio/crio.sock")
+RUNTIME_SCHEMES = {"containerd": "containerd://", "crio": "cri-o://"}
+
+
+class FrontProcess:
+    """Every thread of the front; ``run`` returns when SIGTERM came."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._log = structlog.get_logger("front")
+        self._machine: Machine = open_machine(
+            Roots(config.cgroup_root, config.sysfs_root, config.proc_root), keeps_fds=False
+        )
+        self._state = FrontState(config, self._machine.cgroups, clock)
+        self._metrics = ProcessMetrics(self._state.view)
+        self._outbox = Outbox()
+        self._store = StateStore(config.state_dir / "state.db")
+        self._commands = Commands(self._store, clock, self._outbox.post)
+        self._audit_store = AuditStore(
+            config.state_dir / "audit.db", keep_days=config.audit_retention_days
+        )
+        self._audit = AuditWriter(self._audit_store, clock)
+        self._sources: dict[str, ListSource] = {}
+        self._cri_endpoint = NONE
+        self._cri = self._make_cri()
+        wanted = frozenset(("cri",) if self._cri else ())
+        self._pods = PodLists(wanted, clock, self._outbox.post)
+        self._files = FileSources(
+            config,
+            self._machine.files,
+            self._machine.roots,
+            clock,
+            self._state,
+            self._outbox.post,
+            self._kubelet_found,
+        )
+        self._api = ApiServer(
+            config.run_dir / "api.sock", self._state.view, self._commands, self._audit_store.query
+        )
+
+    # -- sources ----------------------------------------------------------------------------------
+
+    def _make_cri(self) -> CriClient | None:
+        endpoint = self._config.cri_endpoint
+        if endpoint == AUTO:
+            endpoint = next((f"unix://{s}" for s in RUNTIME_SOCKETS if Path(s).exists()), NONE)
+        if endpoint == NONE:
+            why = "no container runtime's socket on this host"
+            self._state.source(SourceStatus("cri", SourceState.OFF, why, None))
+            return None
+        self._cri_endpoint = endpoint
+        return CriClient(endpoint)
+
+    def _kubelet_found(self, facts: KubeletFacts) -> None:
+        """Ask the kubelet that runs here, or the one that the configuration names."""
+        endpoint = configured_kubelet(self._config) or endpoint_of(facts, self._config.node_name)
+        self._start_source("kubelet", endpoint.url, KubeletClient(endpoint))
+
+    def _start_source(self, name: str, detail: str, client: CriClient | KubeletClient) -> None:
+        previous = self._sources.get(name)
+        if previous is not None:
+            previous.stop()
+        source = ListSource(
+            name, detail, client.list_records, self._clock, self._pods.publish, self._state.source
+        )
+        self._sources[name] = source
+        source.start()
+
+    def _start_sources(self) -> None:
+        self._files.start()
+        if self._cri is not None:
+            self._start_source("cri", self._cri_endpoint, self._cri)
+        configured = configured_kubelet(self._config)
+        if configured is not None and "kubelet" not in self._sources:
+            self._start_source("kubelet", configured.url, KubeletClient(configured))
+        if self._cri is None and "kubelet" not in self._sources:
+            self._pods.publish("none", ())
+
+    def _relist(self) -> None:
+        for source in list(self._sources.values()):
+            source.relist()
+
+    def _carry_out(self, request: ipc.SpecRequest) -> str:
+        """One change of the runtime's spec; "" on success."""
+        if self._cri is None:
+            return "no container runtime is configured"
+        if request.knob is not Knob.CPU_QUOTA or isinstance(request.value, str | frozenset):
+            return f"{request.knob.value} is not changed through the runtime"
+        quota_us = -1 if request.value is None else request.value
+        try:
+            self._cri.update_resources(request.container_id, cpu_quota_us=quota_us)
+        except SourceError as error:
+            return str(error.problem)
+        return ""
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        loop = EventLoop()
+        signals = Signals((signal.SIGTERM, signal.SIGHUP))
+        parts = FrontParts(
+            state=self._state,
+            commands=self._commands,
+            audit=self._audit,
+            pods=self._pods,
+            observe=self._metrics.observe,
+            spec=self._carry_out,
+            relist=self._relist,
+            standing_messages=self._files.messages,
+        )
+        front = Front(self._config.run_dir / "core.sock", self._outbox, loop, parts)
+
+        def on_signal(_events: int) -> None:
+            if signal.SIGTERM in signals.take():
+                front.stop()
+
+        loop.watch(signals.fd, select.POLLIN, on_signal)
+        self._audit.start()
+        self._start_sources()
+        self._api.start()
+        metrics_server = self._serve_metrics()
+        front.run()
+        if metrics_server is not None:
+            metrics_server.stop()
+        self._close()
+        return 0
+
+    def _serve_metrics(self) -> MetricsServer | None:
+        address = self._config.metrics_address
+        if address is None:
+            return None
+        try:
+            server = MetricsServer(address, self._pages(), self._why_not_ready)
+        except OSError as error:
+            host, port = address
+            problem = Problem(
+                "metrics-address",
+                f"{host}:{port}",
+                f"cannot be listened on: {error.strerror}",
+                remedy="free it, or set metricsAddress (--metrics-address) to another one or none",
+            )
+            self._log.error("no metrics pages", problem=str(problem))
+            self._state.source(
+                SourceStatus("metrics", SourceState.FAILED, f"{host}:{port}", None, (problem,))
+            )
+            return None
+        server.start()
+        return server
+
+    def _pages(self) -> dict[str, Callable[[], bytes]]:
+        scheme = ""
+        if self._cri is not None:
+            kind = next((k for k in RUNTIME_SCHEMES if k in self._cri_endpoint), "")
+            scheme = RUNTIME_SCHEMES.get(kind, "")
+        pages: dict[str, Callable[[], bytes]] = {}
+        for page, path in (
+            (Page.OURS, "/metrics"),
+            (Page.INTERNAL, "/internal-metrics"),
+            (Page.EXTERNAL, "/external-metrics"),
+        ):
+            shown = MetricsPage(
+                self._state.readings,
+                page,
+                node=self._config.node_name,
+                container_metrics=self._config.container_metrics,
+                container_id_prefix=scheme,
+                process=lambda page=page: self._metrics.render(page),  # type: ignore[misc]
+            )
+            pages[path] = shown.render
+        return pages
+
+    def _why_not_ready(self) -> str:
+        core = self._state.view().core
+        if isinstance(core, Missing):
+            return core.why
+        return "waiting for " + ", ".join(core.waiting_for) if core.waiting_for else ""
+
+    def _close(self) -> None:
+        for source in self._sources.values():
+            source.stop()
+        self._files.stop()
+        self._api.stop()
+        self._audit.stop()
+        self._audit_store.close()
+        self._store.close()
+        if self._cri is not None:
+            self._cri.close()
+
+
+def configured_kubelet(config: Config) -> KubeletEndpoint | None:
+    """The kubelet that the configuration names by URL, with its credentials."""
+    if config.kubelet in (AUTO, NONE):
+        return None
+    url = urlsplit(config.kubelet)
+    host = url.hostname or "127.0.0.1"
+    if url.scheme == "http":
+        return KubeletEndpoint(host=host, read_only_port=url.port or 10255)
+    return KubeletEndpoint(
+        host=host,
+        port=url.port or 10250,
+        server_name=config.node_name,
+        ca_files=() if config.kubelet_ca is None else (str(config.kubelet_ca),),
+        token_file="" if config.kubelet_token is None else str(config.kubelet_token),
+        client_cert_file=_text(config.kubelet_client_cert),
+        client_key_file=_text(config.kubelet_client_key),
+    )
+
+
+def _text(path: Path | None) -> str:
+    return "" if path is None else str(path)
+
+
+def run_front(config: Config, clock: Clock) -> int:
+    """The front process, from fork to exit."""
+    return FrontProcess(config, clock).run()
