@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from koordlet.host.formats import parse_flat_keyed
+from koordlet.host.formats import parse_flat_keyed, pick_flat_keyed
 from koordlet.units import usec_to_ns
+
+_V2_LISTS = (b"inactive_file", b"inactive_anon", b"active_anon", b"unevictable")
+_V1_LISTS = tuple(b"total_" + name for name in _V2_LISTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +116,13 @@ def parse_memory(usage_bytes: int, stat: bytes, *, version: int) -> MemoryStat:
 
     Raises ValueError where memory.stat lacks one of the LRU sizes.
     """
-    found = parse_flat_keyed(stat)
-    prefix = b"total_" if version == 1 else b""
+    lists = _V1_LISTS if version == 1 else _V2_LISTS
+    found = pick_flat_keyed(stat, lists)
     try:
-        inactive_file = found[prefix + b"inactive_file"]
-        anon = (
-            found[prefix + b"inactive_anon"]
-            + found[prefix + b"active_anon"]
-            + found[prefix + b"unevictable"]
-        )
+        inactive_file, *anon_lists = [found[name] for name in lists]
     except KeyError as error:
         raise ValueError(f"memory.stat lacks {error}") from None
+    anon = sum(anon_lists)
     return MemoryStat(
         usage_bytes,
         max(usage_bytes - inactive_file, 0),

@@ -6,6 +6,8 @@ reads a file turns that into Missing. Unlimited is ``None``, whatever its spelli
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from koordlet.model.knobs import Value
 from koordlet.protocol.cpuset import format_cpuset, parse_cpuset
 from koordlet.units import (
@@ -159,6 +161,20 @@ def parse_flat_keyed(text: bytes) -> dict[bytes, int]:
         key, _, number = line.partition(b" ")
         if number.isdigit():
             found[key] = int(number)
+    return found
+
+
+def pick_flat_keyed(text: bytes, keys: Iterable[bytes]) -> dict[bytes, int]:
+    """Only these keys of such a text: of the sixty lines of memory.stat four count."""
+    found: dict[bytes, int] = {}
+    whole = b"\n" + text + b"\n"
+    for key in keys:
+        at = whole.find(b"\n" + key + b" ")
+        if at >= 0:
+            start = at + len(key) + 2
+            number = whole[start : whole.index(b"\n", start)]
+            if number.isdigit():
+                found[key] = int(number)
     return found
 
 

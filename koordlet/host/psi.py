@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
 from koordlet.host.mounts import Roots
 from koordlet.host.tree import Files
 from koordlet.model.readings import Missing
+
+_USUAL_ROW = re.compile(
+    rb"^(some|full) avg10=(\d+\.\d+) avg60=(\d+\.\d+) avg300=(\d+\.\d+) total=(\d+)$", re.MULTILINE
+)
 
 
 class PsiResource(Enum):
@@ -41,6 +46,13 @@ class Psi:
 
 def parse_psi(text: bytes) -> Psi:
     """The text of a pressure file. Raises ValueError where it holds neither line."""
+    usual = _USUAL_ROW.findall(text)
+    if usual and len(usual) == text.strip().count(b"\n") + 1:  # read for each container: be quick
+        rows = {
+            kind: PsiLine(float(avg10), float(avg60), float(avg300), int(total))
+            for kind, avg10, avg60, avg300, total in usual
+        }
+        return Psi(rows.get(b"some"), rows.get(b"full"))
     lines: dict[bytes, PsiLine] = {}
     for row in text.splitlines():
         kind, *pairs = row.split()
