@@ -58,32 +58,32 @@ class CounterRing:
 
     def push(self, now_s: float, raws: Sequence[float | None]) -> None:
         """Append one sample; None is a counter that could not be read, and its total waits."""
+        newest = self._newest
         if self._count:
-            elapsed_s = now_s - self._times[self._newest]
+            elapsed_s = now_s - self._times[newest]
             if elapsed_s <= 0.0:
                 return
             if elapsed_s > self._gap_s:
                 self.clear()
-        slot = (self._newest + 1) % self._capacity
+                newest = -1
+        slot = newest + 1 if newest + 1 < self._capacity else 0
         self._times[slot] = now_s
-        for column, raw in enumerate(raws):
-            self._columns[column][slot] = self._advance(column, raw, now_s)
+        for column, raw in enumerate(raws):  # inlined: this loop runs a thousand times a tick
+            if raw is None:
+                self._columns[column][slot] = _ABSENT
+            else:
+                before = self._raws[column]
+                if before is not None:
+                    gained = raw - before
+                    most = self._ceilings[column] * (now_s - self._seen_s[column] + _SLACK_S)
+                    if 0 < gained <= most:
+                        self._totals[column] += gained
+                self._raws[column] = raw
+                self._seen_s[column] = now_s
+                self._columns[column][slot] = self._totals[column]
         self._newest = slot
         if self._count < self._capacity:
             self._count += 1
-
-    def _advance(self, column: int, raw: float | None, now_s: float) -> float:
-        if raw is None:
-            return _ABSENT
-        before = self._raws[column]
-        if before is not None:
-            gained = raw - before
-            most = self._ceilings[column] * (now_s - self._seen_s[column] + _SLACK_S)
-            if 0 < gained <= most:
-                self._totals[column] += gained
-        self._raws[column] = raw
-        self._seen_s[column] = now_s
-        return self._totals[column]
 
     def rebase(self, column: int) -> None:
         """The counter has left: whatever is found next time is another one's."""
@@ -128,27 +128,28 @@ class CounterRing:
         """Gain per second over the shortest span of at least ``window_s`` seconds whose two ends
         were read; None where there is none or the newest sample could not be read.
         """
-        if not self._has_newest(column):
+        values, times, newest = self._columns[column], self._times, self._newest
+        last = values[newest]
+        if last != last:
             return None
-        steps = self.steps_back(column, window_s)
-        return None if steps is None else self._rate(column, steps)
+        for steps in range(1, self._count):
+            slot = newest - steps
+            elapsed_s = times[newest] - times[slot]
+            if elapsed_s >= window_s and values[slot] == values[slot]:
+                return min((last - values[slot]) / elapsed_s, self._ceilings[column])
+        return None
 
     def rate_within(self, column: int, window_s: float) -> float | None:
         """Gain per second over the longest span of at most ``window_s`` seconds whose two ends
         were read; None where there is none or the newest sample could not be read.
         """
-        if not self._has_newest(column):
-            return None
         values, times, newest = self._columns[column], self._times, self._newest
+        last = values[newest]
+        if last != last:
+            return None
         for steps in range(self._count - 1, 0, -1):
             slot = newest - steps
-            if times[newest] - times[slot] <= window_s and values[slot] == values[slot]:
-                return self._rate(column, steps)
+            elapsed_s = times[newest] - times[slot]
+            if elapsed_s <= window_s and values[slot] == values[slot]:
+                return min((last - values[slot]) / elapsed_s, self._ceilings[column])
         return None
-
-    def _has_newest(self, column: int) -> bool:
-        value = self._columns[column][self._newest]
-        return self._count > 0 and value == value
-
-    def _rate(self, column: int, steps: int) -> float:
-        return self.gained(column, steps) / self.age_s(steps)

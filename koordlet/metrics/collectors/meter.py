@@ -21,6 +21,7 @@ from koordlet.model.readings import Missing
 from koordlet.units import NS_PER_S, ns_to_cores
 
 PERCENT = 100.0
+_CPU, _DETAIL = int(Group.CPU), int(Group.DETAIL)
 _GONE = (errno.ENOENT, errno.ENODEV)
 _CPU_SAMPLES = 4
 _CPU_GAP_S = 3 * QUIET_EVERY_S
@@ -44,43 +45,39 @@ class CgroupMeter:
     noticed by its absence or by counters that went back, and starts a new baseline.
     """
 
-    __slots__ = ("_cpu", "_detail", "cgroup", "cores", "index")
+    __slots__ = ("_cpu", "_detail", "cgroup", "cores", "cpu_at_s", "index")
 
     def __init__(self, index: int, cgroup: CgroupPath, online_cpus: int) -> None:
         self.index = index
         self.cgroup = cgroup
         self.cores: float | None = None
+        self.cpu_at_s = float("-inf")  # when the CPU counter was last read, if in vain
         self._cpu = CounterRing(_CPU_SAMPLES, (online_cpus * float(NS_PER_S),), _CPU_GAP_S)
         self._detail = CounterRing(2, _DETAIL_CEILINGS, _DETAIL_GAP_S)
-
-    @property
-    def cpu_at_s(self) -> float:
-        """When the CPU counter was last read; minus infinity before that."""
-        newest_s = self._cpu.newest_s
-        return float("-inf") if newest_s is None else newest_s
 
     def sample_cpu(
         self, cgroups: Cgroups, sink: Sink, now_s: float, moved: Moved | None = None
     ) -> None:
         """Read the CPU counter and put the rate since the last sample, or since the use moved."""
+        before, before_s = self.cores, self.cpu_at_s
+        self.cpu_at_s = now_s
         used_ns = cgroups.cpu_usage_ns(self.cgroup)
         if isinstance(used_ns, Missing):
             self._cpu.push(now_s, (None,))
             if used_ns.errno in _GONE:
                 self._cpu.rebase(0)
             self.cores = None
-            sink.put(self.index, Group.CPU, (None, None))
+            sink.put(self.index, _CPU, (None, None))
             return
-        before, before_s = self.cores, self.cpu_at_s
         self._cpu.push(now_s, (used_ns,))
         rate_ns = self._cpu.rate(0, MIN_WINDOW_S)
         if rate_ns is None:
             self.cores = None
         elif moved is None or before is None or moved.after_s <= before_s:
-            self.cores = round(ns_to_cores(rate_ns, 1.0), 6)
+            self.cores = round(rate_ns / NS_PER_S, 6)
         else:
             self.cores = self._cores_since(moved, now_s, before, before_s)
-        sink.put(self.index, Group.CPU, (self.cores, round(used_ns / NS_PER_S, 6)))
+        sink.put(self.index, _CPU, (self.cores, round(used_ns / NS_PER_S, 6)))
 
     def _cores_since(
         self, moved: Moved, now_s: float, before: float, before_s: float
@@ -113,7 +110,7 @@ class CgroupMeter:
             *(self._io_rate(column) for column in range(2, 6)),
             *io_totals,
         )
-        sink.put(self.index, Group.DETAIL, values)
+        sink.put(self.index, _DETAIL, values)
 
     def _throttled_ratio(self) -> float | None:
         """Throttled share of the cfs periods since the last sample; 0 where none elapsed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordlet.metrics.readings import EntityKey, Group, Readings, Scope, Values
+from koordlet.metrics.readings import EntityKey, Readings, Scope, Values
 
 
 class Sink:
@@ -11,9 +11,9 @@ class Sink:
     def __init__(self) -> None:
         self._next_index = 0
         self._keys: dict[int, EntityKey] = {}
-        self._newest: dict[int, dict[Group, Values]] = {}
+        self._newest: dict[int, dict[int, Values]] = {}
         self._new_keys: dict[int, EntityKey] = {}
-        self._changed: dict[tuple[int, Group], Values] = {}
+        self._changed: dict[tuple[int, int], Values] = {}
         self._gone: list[int] = []
 
     def enter(self, key: EntityKey) -> int:
@@ -29,8 +29,8 @@ class Sink:
         if self._keys.get(index) != key:
             self._keys[index] = self._new_keys[index] = key
 
-    def put(self, index: int, group: Group, values: Values) -> None:
-        """The newest values of one group."""
+    def put(self, index: int, group: int, values: Values) -> None:
+        """The newest values of one group. An int, since an enum's hash runs in Python."""
         newest = self._newest[index]
         if newest.get(group) != values:
             newest[group] = values
@@ -55,7 +55,7 @@ class Sink:
             tick,
             Scope.DELTA,
             tuple(self._new_keys.items()),
-            tuple((index, int(group), values) for (index, group), values in self._changed.items()),
+            tuple((index, group, values) for (index, group), values in self._changed.items()),
             tuple(self._gone),
         )
         self._start_afresh()
@@ -69,7 +69,7 @@ class Sink:
             Scope.WHOLE,
             tuple(self._keys.items()),
             tuple(
-                (index, int(group), values)
+                (index, group, values)
                 for index, groups in self._newest.items()
                 for group, values in groups.items()
             ),
