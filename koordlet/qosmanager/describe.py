@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 
-from koordlet.model.actions import Hold, Plan, SetValue, Target, Terms
+from koordlet.model.actions import Conflict, Hold, Plan, SetValue, Struck, Target, Terms
 from koordlet.model.knobs import Channel, Knob, Value
 from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
 from koordlet.protocol.cpuset import format_cpuset
 from koordlet.units import MIB
 
-_UNITS = {
-    Knob.CPU_QUOTA: "us",
-    Knob.CPU_PERIOD: "us",
-    Knob.CPU_BURST: "us",
-}
+_INDENT = " " * 8
+_MICROSECONDS = frozenset({Knob.CPU_QUOTA, Knob.CPU_PERIOD, Knob.CPU_BURST})
 _BYTES = frozenset(
     {
         Knob.MEMORY_LIMIT,
@@ -26,7 +24,6 @@ _BYTES = frozenset(
     }
 )
 _SHARED_TERMS_LEAST = 2
-"""Calculations that so many writes share are told once."""
 
 Values = Mapping[Target, Value | Missing]
 
@@ -39,20 +36,11 @@ def describe(plan: Plan, values: Values, would: Iterable[SetValue] = ()) -> tupl
     """
     lines = [
         *_writes(plan.writes, values, "write"),
-        *(f"restore {_where(r.target, r.knob)}: {r.why} [{r.owner}]" for r in plan.restores),
-        *(_hold(hold) for hold in plan.holds),
-        *_writes(tuple(would), values, "would write"),
-        *(
-            f"lost    {_where(c.loser.target, c.loser.knob)} = "
-            f"{format_value(c.loser.knob, c.loser.value)} [{c.loser.owner}] to [{c.winner.owner}]:"
-            f" {c.rule}"
-            for c in plan.conflicts
-        ),
-        *(
-            f"struck  {_where(s.action.target, s.action.knob)} = "
-            f"{format_value(s.action.knob, s.action.value)} [{s.action.owner}]: {s.why}"
-            for s in plan.struck
-        ),
+        *(_line("restore", r.target, r.knob, f"{r.why} [{r.owner}]") for r in plan.restores),
+        *map(_hold, plan.holds),
+        *_writes(would, values, "would"),
+        *map(_lost, plan.conflicts),
+        *map(_struck, plan.struck),
     ]
     return tuple(lines) or ("nothing to write, restore or hold",)
 
@@ -67,8 +55,7 @@ def format_value(knob: Knob, value: Value | Missing) -> str:
         return f"CPUs {format_cpuset(value)}" if value else "CPUs of the parent"
     if knob in _BYTES and isinstance(value, int):
         return f"{value / MIB:.1f} MiB"
-    unit = _UNITS.get(knob)
-    return f"{value} {unit}" if unit else str(value)
+    return f"{value} us" if knob in _MICROSECONDS else str(value)
 
 
 def format_terms(terms: Terms) -> str:
@@ -76,49 +63,54 @@ def format_terms(terms: Terms) -> str:
     return ", ".join(f"{name} {_number(number)}" for name, number in terms)
 
 
-def _writes(writes: tuple[SetValue, ...], values: Values, verb: str) -> Iterator[str]:
-    """Each write with its reason; the terms that a whole reason's writes share come once."""
+def _writes(writes: Iterable[SetValue], values: Values, verb: str) -> Iterator[str]:
+    """Each write with its reason; numbers shared with the write above are not told again."""
     told: Terms = ()
     for write in writes:
-        before = values.get(write.key, Missing("not read"))
-        channel = " through the container runtime" if write.channel is Channel.SPEC else ""
-        change = (
-            f"{verb:<7} {_where(write.target, write.knob)}: {format_value(write.knob, before)} ->"
-            f" {format_value(write.knob, write.value)}{channel} [{write.owner}]"
-        )
-        if before == write.value:
-            change = (
-                f"{'keep' if verb == 'write' else 'would keep':<7}"
-                f" {_where(write.target, write.knob)}: {format_value(write.knob, write.value)}"
-                f"{channel} [{write.owner}]"
-            )
-        yield change
-        yield f"        because {write.reason}"
-        shared = _common_start(told, write.terms)
-        if len(shared) < _SHARED_TERMS_LEAST:
-            shared = ()
-        if write.terms[len(shared) :]:
-            lead = "..., " if shared else ""
-            yield f"        {lead}{format_terms(write.terms[len(shared) :])}"
+        yield _change(write, values.get(write.key, Missing("not read")), verb)
+        yield f"{_INDENT}because {write.reason}"
+        same = _common_start(told, write.terms)
+        own = write.terms[same:]
+        if own:
+            yield f"{_INDENT}{'..., ' if same else ''}{format_terms(own)}"
         told = write.terms or told
 
 
-def _common_start(left: Terms, right: Terms) -> Terms:
-    length = 0
-    for one, other in zip(left, right, strict=False):
-        if one != other:
-            break
-        length += 1
-    return right[:length]
+def _change(write: SetValue, before: Value | Missing, verb: str) -> str:
+    channel = " through the container runtime" if write.channel is Channel.SPEC else ""
+    wanted = f"{format_value(write.knob, write.value)}{channel} [{write.owner}]"
+    if before == write.value:
+        return _line("keep" if verb == "write" else verb, write.target, write.knob, wanted)
+    text = f"{format_value(write.knob, before)} -> {wanted}"
+    return _line(verb, write.target, write.knob, text)
+
+
+def _common_start(left: Terms, right: Terms) -> int:
+    """How many terms both start with; 0 for fewer than two, which are not worth an ellipsis."""
+    pairs = zip(left, right, strict=False)
+    length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return length if length >= _SHARED_TERMS_LEAST else 0
+
+
+def _line(verb: str, target: CgroupPath, knob: Knob, text: str) -> str:
+    return f"{verb:<{len(_INDENT)}}/{target} {knob.value}: {text}"
 
 
 def _hold(hold: Hold) -> str:
-    age = f" for {hold.age_s:.0f} s" if hold.age_s else ""
-    return f"hold{age:<4} {_where(hold.target, hold.knob)}: {hold.why} [{hold.owner}]"
+    age = f", for {hold.age_s:.0f} s" if hold.age_s else ""
+    return _line("hold", hold.target, hold.knob, f"{hold.why} [{hold.owner}]{age}")
 
 
-def _where(target: CgroupPath, knob: Knob) -> str:
-    return f"/{target} {knob.value}"
+def _lost(conflict: Conflict) -> str:
+    lost, won = conflict.loser, conflict.winner
+    value = f"{format_value(lost.knob, lost.value)} [{lost.owner}]"
+    return _line("lost", lost.target, lost.knob, f"{value} to [{won.owner}]: {conflict.rule}")
+
+
+def _struck(struck: Struck) -> str:
+    action = struck.action
+    value = f"{format_value(action.knob, action.value)} [{action.owner}]"
+    return _line("struck", action.target, action.knob, f"{value}: {struck.why}")
 
 
 def _number(number: float | int | str) -> str:
