@@ -39,9 +39,9 @@ def run_core(config: Config, clock: Clock) -> int:
     """The core process, from fork to exit."""
     machine = open_machine(_roots(config), keeps_fds=True)
     loop = EventLoop()
-    observer = _observer(machine)
+    observer = observer_of(machine)
     hot = HotSampler(machine.cgroups, online_cpus=machine.possible_cpus)
-    tick = Tick(_tick_parts(config, clock, machine, observer, hot))
+    tick = Tick(tick_parts(config, clock, machine, observer, hot))
     core = Core(
         config,
         clock,
@@ -55,7 +55,8 @@ def run_core(config: Config, clock: Clock) -> int:
     return core.run()
 
 
-def _observer(machine: Machine) -> Observer:
+def observer_of(machine: Machine) -> Observer:
+    """An observer that watches directories where this host lets it, else polls them."""
     try:
         watch: Watch | None = Watch()
         problem: Problem | None = None
@@ -65,9 +66,10 @@ def _observer(machine: Machine) -> Observer:
     return Observer(machine.cgroups, tree_watch)
 
 
-def _tick_parts(
+def tick_parts(
     config: Config, clock: Clock, machine: Machine, observer: Observer, hot: HotSampler
 ) -> TickParts:
+    """Everything a Tick needs; opens the journal unless this is a dry run."""
     facts = NodeFactsReader(machine.cgroups, config, machine.roots)
     spec = SpecOutbox(lambda: observer.seen.workloads)
     path = journal_path(config.run_dir)

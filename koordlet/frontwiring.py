@@ -81,10 +81,8 @@ class FrontProcess:
     # -- sources ----------------------------------------------------------------------------------
 
     def _make_cri(self) -> CriClient | None:
-        endpoint = self._config.cri_endpoint
-        if endpoint == AUTO:
-            endpoint = next((f"unix://{s}" for s in RUNTIME_SOCKETS if Path(s).exists()), NONE)
-        if endpoint == NONE:
+        endpoint = find_runtime(self._config)
+        if endpoint is None:
             why = "no container runtime's socket on this host"
             self._state.source(SourceStatus("cri", SourceState.OFF, why, None))
             return None
@@ -225,6 +223,15 @@ class FrontProcess:
         self._store.close()
         if self._cri is not None:
             self._cri.close()
+
+
+def find_runtime(config: Config) -> str | None:
+    """The container runtime's endpoint: the configured one, or the first socket that is there."""
+    if config.cri_endpoint == NONE:
+        return None
+    if config.cri_endpoint != AUTO:
+        return config.cri_endpoint
+    return next((f"unix://{s}" for s in RUNTIME_SOCKETS if Path(s).exists()), None)
 
 
 def configured_kubelet(config: Config) -> KubeletEndpoint | None:
