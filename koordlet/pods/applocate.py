@@ -1,0 +1,128 @@
+"""Where declared host applications lie in the cgroup tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from koordlet.host.cgroup import Cgroups
+from koordlet.model.knobs import Knob
+from koordlet.model.paths import ROOT, CgroupPath
+from koordlet.model.pods import AppBackend, HostApp, KubeLayout
+from koordlet.model.readings import Missing
+from koordlet.pods.hostapp import (
+    HostAppRecord,
+    declared_cgroup,
+    find_overlaps,
+    is_unit_name,
+    merge_apps,
+    overlapping,
+)
+from koordlet.protocol.nodeslo import HostApplicationSpec
+from koordlet.protocol.problem import Problem
+from koordlet.protocol.qos import PriorityClass, Qos, priority_class_from_qos
+
+_UNIT_CONTROLLERS = ("cpu", "memory", "pids")
+UNIT_DEPTH = 4
+"""A unit is looked for this many slices deep, e.g. user.slice/user-1000.slice."""
+
+
+def locate_apps(
+    cgroups: Cgroups,
+    layout: KubeLayout | Missing,
+    records: Iterable[HostAppRecord],
+    nodeslo_apps: Iterable[HostApplicationSpec] = (),
+) -> tuple[tuple[HostApp, ...], tuple[Problem, ...]]:
+    """Every declared application with its cgroup, sorted by name, and what is wrong with some.
+
+    Two applications whose cgroups are the same or nested are both Missing. A cgroup that a
+    systemd unit owns gets the unit backend however it was declared (hazard H6).
+    """
+    merged, problems = merge_apps(records, nodeslo_apps)
+    wanted = {record.systemd_unit for record in merged if record.systemd_unit}
+    units = _find_units(cgroups, wanted) if wanted else {}
+    apps = {record.name: _locate(cgroups, layout, record, units) for record in merged}
+    claims = {name: app.cgroup for name, app in apps.items() if isinstance(app.cgroup, CgroupPath)}
+    origins = {name: app.declared_in for name, app in apps.items()}
+    for outer, inner in overlapping(claims):
+        for name in (outer, inner):
+            why = Missing(f"claimed by {outer} and {inner}: {claims[outer]}, {claims[inner]}")
+            apps[name] = replace(apps[name], cgroup=why)
+    return tuple(apps.values()), (*problems, *find_overlaps(claims, origins))
+
+
+def _locate(
+    cgroups: Cgroups,
+    layout: KubeLayout | Missing,
+    record: HostAppRecord,
+    units: Mapping[str, CgroupPath],
+) -> HostApp:
+    cgroup: CgroupPath | Missing
+    if record.systemd_unit:
+        cgroup = units.get(record.systemd_unit, Missing(f"no cgroup of {record.systemd_unit}"))
+    else:
+        cgroup = _existing(cgroups, declared_cgroup(record, layout))
+    qos = record.qos or Qos.LS
+    band = record.priority_class
+    unit = record.systemd_unit or _owning_unit(cgroup, layout)
+    return HostApp(
+        name=record.name,
+        qos=qos,
+        priority=record.priority,
+        priority_class=priority_class_from_qos(qos) if band is PriorityClass.NONE else band,
+        cgroup=cgroup,
+        backend=AppBackend.SYSTEMD_UNIT if unit else AppBackend.FILE,
+        requests=record.requests,
+        limits=record.limits,
+        workload=record.workload,
+        declared_in=record.declared_in,
+        systemd_unit=unit,
+    )
+
+
+def _existing(cgroups: Cgroups, path: CgroupPath | Missing) -> CgroupPath | Missing:
+    if isinstance(path, Missing):
+        return path
+    identity = cgroups.identity(path, Knob.CPU_SHARES)
+    if isinstance(identity, Missing):
+        return Missing(f"cgroup {path} does not exist: {identity.why}", identity.errno)
+    return path
+
+
+def _owning_unit(cgroup: CgroupPath | Missing, layout: KubeLayout | Missing) -> str:
+    """The unit that systemd writes this very directory for, or ``""``."""
+    if isinstance(cgroup, Missing) or not is_unit_name(cgroup.name):
+        return ""
+    if not isinstance(layout, Missing) and cgroup.is_below(layout.kubepods):
+        return ""
+    return cgroup.name
+
+
+def _find_units(cgroups: Cgroups, wanted: set[str]) -> dict[str, CgroupPath]:
+    """Directories named as these units. On cgroup v1 a unit is only in the hierarchies that its
+    settings need, so each is looked through.
+    """
+    found: dict[str, CgroupPath] = {}
+    for controller in _UNIT_CONTROLLERS:
+        absent = wanted - found.keys()
+        if absent:
+            found.update(_find_units_in(cgroups, controller, absent))
+    return found
+
+
+def _find_units_in(cgroups: Cgroups, controller: str, wanted: set[str]) -> dict[str, CgroupPath]:
+    """Looked for in slices only, the shallowest first."""
+    found: dict[str, CgroupPath] = {}
+    level = [ROOT]
+    for _ in range(UNIT_DEPTH + 1):
+        below: list[CgroupPath] = []
+        for parent in level:
+            children = cgroups.children(parent, controller)
+            below.extend(() if isinstance(children, Missing) else children)
+        for child in below:
+            if child.name in wanted:
+                found.setdefault(child.name, child)
+        level = [child for child in below if child.name.endswith(".slice")]
+        if not level or found.keys() == wanted:
+            break
+    return found
