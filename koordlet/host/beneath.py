@@ -82,18 +82,19 @@ def _open_by_component(dir_fd: int, relative: str, flags: int) -> int:
     at = os.dup(dir_fd)
     try:
         for part in parents:
-            _refuse_escape(part, relative)
-            step = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY, dir_fd=at)
+            step = _open_one(at, part, os.O_PATH | os.O_DIRECTORY, device, relative)
             os.close(at)
             at = step
-            if os.fstat(at).st_dev != device:
-                raise OSError(errno.EXDEV, "crosses into another mount", relative)
-        _refuse_escape(name, relative)
-        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=at)
+        return _open_one(at, name, flags, device, relative)
     finally:
         os.close(at)
 
 
-def _refuse_escape(part: str, relative: str) -> None:
+def _open_one(at: int, part: str, flags: int, device: int, relative: str) -> int:
     if part == "..":
         raise OSError(errno.EXDEV, "climbs out of its directory", relative)
+    fd = os.open(part, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+    if os.fstat(fd).st_dev != device:
+        os.close(fd)
+        raise OSError(errno.EXDEV, "crosses into another mount", relative)
+    return fd

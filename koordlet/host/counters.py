@@ -154,11 +154,11 @@ def parse_io_v2(text: bytes) -> IoStat:
     """io.stat; numbers of any size pass through (case BL-09), odd rows are left out."""
     devices: dict[str, IoCounters] = {}
     for row in text.decode(errors="replace").splitlines():
-        device, *pairs = row.split()
-        if not _is_device(device):
+        fields = row.split()
+        if not fields or not _is_device(fields[0]):
             continue
-        values = {key: int(number) for key, number in _pairs(pairs)}
-        devices[device] = IoCounters(
+        values = {key: int(number) for key, number in _pairs(fields[1:])}
+        devices[fields[0]] = IoCounters(
             values.get("rbytes", 0),
             values.get("wbytes", 0),
             values.get("rios", 0),
@@ -171,16 +171,16 @@ def _blkio_rows(text: bytes) -> dict[tuple[str, str], int]:
     rows: dict[tuple[str, str], int] = {}
     for row in text.decode(errors="replace").splitlines():
         fields = row.split()
-        if len(fields) == 3 and _is_device(fields[0]) and fields[2].isdigit():
+        if len(fields) == 3 and _is_device(fields[0]) and fields[2].isdecimal():
             rows[fields[0], fields[1]] = int(fields[2])
     return rows
 
 
 def _pairs(texts: list[str]) -> list[tuple[str, str]]:
     split = [text.partition("=") for text in texts]
-    return [(key, number) for key, _, number in split if number.isdigit()]
+    return [(key, number) for key, _, number in split if number.isdecimal()]
 
 
 def _is_device(text: str) -> bool:
     major, _, minor = text.partition(":")
-    return major.isdigit() and minor.isdigit()
+    return major.isdecimal() and minor.isdecimal()

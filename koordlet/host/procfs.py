@@ -157,7 +157,7 @@ def parse_net_dev(text: bytes) -> dict[str, NetCounters]:
     for line in text.decode(errors="replace").splitlines():
         name, _, rest = line.rpartition(":")
         fields = rest.split()
-        if name and len(fields) >= 10 and all(field.isdigit() for field in fields):
+        if name and len(fields) >= 10 and all(field.isdecimal() for field in fields):
             found[name.strip()] = NetCounters(
                 int(fields[0]), int(fields[1]), int(fields[8]), int(fields[9])
             )
@@ -169,7 +169,7 @@ def parse_diskstats(text: bytes) -> dict[str, DiskCounters]:
     found: dict[str, DiskCounters] = {}
     for line in text.decode(errors="replace").splitlines():
         fields = line.split()
-        if len(fields) >= 10 and all(field.isdigit() for field in fields[3:10]):
+        if len(fields) >= 10 and all(field.isdecimal() for field in fields[3:10]):
             found[fields[2]] = DiskCounters(
                 int(fields[5]) * SECTOR_BYTES,
                 int(fields[3]),

@@ -55,9 +55,10 @@ def parse_psi(text: bytes) -> Psi:
         return Psi(rows.get(b"some"), rows.get(b"full"))
     lines: dict[bytes, PsiLine] = {}
     for row in text.splitlines():
-        kind, *pairs = row.split()
-        lines[kind] = _parse_line(pairs)
-    if b"some" not in lines and b"full" not in lines:
+        kind, _, pairs = row.partition(b" ")
+        if kind in (b"some", b"full"):
+            lines[kind] = _parse_line(pairs.split())
+    if not lines:
         raise ValueError(f"no pressure line in {text[:80]!r}")
     return Psi(lines.get(b"some"), lines.get(b"full"))
 
