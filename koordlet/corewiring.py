@@ -31,7 +31,8 @@ from koordlet.resexecutor.effects import Effects
 from koordlet.resexecutor.executor import Executor
 from koordlet.resexecutor.journal import Journal, JournalError, journal_path
 from koordlet.specoutbox import SpecOutbox
-from koordlet.tick import Tick, TickParts
+from koordlet.tick import Tick
+from koordlet.tickparts import TickParts
 from koordlet.treewatch import TreeWatch
 
 

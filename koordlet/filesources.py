@@ -50,6 +50,7 @@ class FileSources:
         state: FrontState,
         post: Callable[[object], None],
         kubelet_found: Callable[[KubeletFacts], None],
+        look_for_runtime: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
         self._files = files
@@ -58,6 +59,7 @@ class FileSources:
         self._state = state
         self._post = post
         self._kubelet_found = kubelet_found
+        self._look_for_runtime = look_for_runtime
         self._slo_file = SloFile(config.node_slo)
         self._newest = _Newest()
         self._stopped = threading.Event()
@@ -83,6 +85,7 @@ class FileSources:
 
     def poll(self) -> None:
         """One look at all files."""
+        self._look_for_runtime()
         self._poll_kubelet()
         self._poll_slo()
         self._poll_apps()

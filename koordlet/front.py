@@ -25,6 +25,7 @@ from koordlet.frontstate import FrontState
 from koordlet.model.pods import PodRecord
 from koordlet.model.readings import Missing
 from koordlet.pods.merge import merge
+from koordlet.pods.slot import Aged, Slot
 from koordlet.protocol.problem import Problem
 from koordlet.report import SourceState, SourceStatus, TickReport
 from koordlet.resexecutor.audit import AuditEvent, AuditStore
@@ -34,6 +35,7 @@ from koordlet.state import StateStore, load_standing, save_standing
 RECONNECT_S = 0.2
 COMMAND_TIMEOUT_S = 10.0
 PRUNE_EVERY_S = 600.0
+CRI, KUBELET = "cri", "kubelet"
 
 
 @dataclass(slots=True)
@@ -141,35 +143,51 @@ class AuditWriter:
 class PodLists:
     """The newest list of each source, merged; the core hears of it only when it changed."""
 
-    def __init__(
-        self, wanted: frozenset[str], clock: Clock, post: Callable[[object], None]
-    ) -> None:
-        self._wanted = wanted
+    def __init__(self, clock: Clock, post: Callable[[object], None]) -> None:
         self._clock = clock
         self._post = post
         self._lock = threading.Lock()
-        self._lists: dict[str, tuple[PodRecord, ...] | Missing] = {}
+        self._slots: dict[str, Slot[tuple[PodRecord, ...]]] = {}
+        self._heard: set[str] = set()
         self._sent: ipc.PodsUpdate | None = None
         self._sent_at_s = 0.0
 
-    def publish(self, source: str, records: tuple[PodRecord, ...] | Missing) -> None:
+    def expect(self, source: str) -> None:
+        """Wait for the first answer of ``source``, good or bad, before anything is sent."""
+        with self._lock:
+            self._slots.setdefault(source, Slot())
+
+    def publish(self, source: str, answer: tuple[PodRecord, ...] | Problem) -> None:
         """Put in what ``source`` answered and tell the core."""
         with self._lock:
-            self._lists[source] = records
-            if not self._wanted <= self._lists.keys():
-                return
-            merged = self._merged()
-            same = self._sent is not None and merged == self._sent.records
-            self._sent = ipc.PodsUpdate(merged, 0.0)
-            self._sent_at_s = self._clock.now_s()
-        self._post(ipc.PodsStillTrue(0.0) if same else self._sent)
+            slot = self._slots.setdefault(source, Slot())
+            self._heard.add(source)
+            if isinstance(answer, Problem):
+                slot.fail(answer)
+            else:
+                slot.publish(answer, self._clock.now_s())
+            message = self._message() if self._heard >= self._slots.keys() else None
+        if message is not None:
+            self._post(message)
 
-    def _merged(self) -> tuple[PodRecord, ...] | Missing:
-        cri = self._lists.get("cri", ())
-        kubelet = self._lists.get("kubelet", Missing("no kubelet source"))
-        if isinstance(cri, Missing):
-            return cri if isinstance(kubelet, Missing) else merge((), kubelet)
-        return merge(cri, kubelet)
+    def _message(self) -> object:
+        merged, age_s = self._merged()
+        same = self._sent is not None and merged == self._sent.records
+        self._sent = ipc.PodsUpdate(merged, age_s)
+        self._sent_at_s = self._clock.now_s()
+        return ipc.PodsStillTrue(age_s) if same else self._sent
+
+    def _merged(self) -> tuple[tuple[PodRecord, ...] | Missing, float]:
+        """One list, and the age of its oldest part. Without the runtime's list the kubelet's
+        alone is used, with neither there is none.
+        """
+        now_s = self._clock.now_s()
+        found = {name: slot.latest(now_s) for name, slot in self._slots.items()}
+        lists = {name: each.value for name, each in found.items() if isinstance(each, Aged)}
+        age_s = max((each.age_s for each in found.values() if isinstance(each, Aged)), default=0.0)
+        if found and not lists:
+            return next(each for each in found.values() if isinstance(each, Missing)), 0.0
+        return merge(lists.get(CRI, ()), lists.get(KUBELET, Missing("no list"))), age_s
 
     def resend(self) -> ipc.PodsUpdate | None:
         """The newest list for a core that has just connected, with its age."""
@@ -177,6 +195,12 @@ class PodLists:
             if self._sent is None:
                 return None
             return ipc.PodsUpdate(self._sent.records, self._clock.now_s() - self._sent_at_s)
+
+    def no_sources(self) -> None:
+        """There is neither a runtime nor a kubelet on this host: the list is known, and empty."""
+        with self._lock:
+            message = self._message()
+        self._post(message)
 
 
 @dataclass(frozen=True, slots=True)

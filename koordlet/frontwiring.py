@@ -17,7 +17,16 @@ from koordlet.clock import Clock
 from koordlet.config import Config
 from koordlet.eventloop import EventLoop
 from koordlet.filesources import AUTO, NONE, FileSources
-from koordlet.front import AuditWriter, Commands, Front, FrontParts, Outbox, PodLists
+from koordlet.front import (
+    CRI,
+    KUBELET,
+    AuditWriter,
+    Commands,
+    Front,
+    FrontParts,
+    Outbox,
+    PodLists,
+)
 from koordlet.frontstate import FrontState
 from koordlet.host.machine import Machine, open_machine
 from koordlet.host.mounts import Roots
@@ -62,9 +71,8 @@ class FrontProcess:
         self._audit = AuditWriter(self._audit_store, clock)
         self._sources: dict[str, ListSource] = {}
         self._cri_endpoint = NONE
-        self._cri = self._make_cri()
-        wanted = frozenset(("cri",) if self._cri else ())
-        self._pods = PodLists(wanted, clock, self._outbox.post)
+        self._cri: CriClient | None = None
+        self._pods = PodLists(clock, self._outbox.post)
         self._files = FileSources(
             config,
             self._machine.files,
@@ -73,6 +81,7 @@ class FrontProcess:
             self._state,
             self._outbox.post,
             self._kubelet_found,
+            self._look_for_runtime,
         )
         self._api = ApiServer(
             config.run_dir / "api.sock", self._state.view, self._commands, self._audit_store.query
@@ -80,39 +89,47 @@ class FrontProcess:
 
     # -- sources ----------------------------------------------------------------------------------
 
-    def _make_cri(self) -> CriClient | None:
+    def _look_for_runtime(self) -> None:
+        """Connect to the runtime once there is one; it may be started after us."""
+        if self._cri is not None:
+            return
         endpoint = find_runtime(self._config)
         if endpoint is None:
             why = "no container runtime's socket on this host"
-            self._state.source(SourceStatus("cri", SourceState.OFF, why, None))
-            return None
-        self._cri_endpoint = endpoint
-        return CriClient(endpoint)
+            self._state.source(SourceStatus(CRI, SourceState.OFF, why, None))
+            return
+        self._cri, self._cri_endpoint = CriClient(endpoint), endpoint
+        self._start_source(CRI, endpoint, self._cri)
 
     def _kubelet_found(self, facts: KubeletFacts) -> None:
-        """Ask the kubelet that runs here, or the one that the configuration names."""
-        endpoint = configured_kubelet(self._config) or endpoint_of(facts, self._config.node_name)
-        self._start_source("kubelet", endpoint.url, KubeletClient(endpoint))
+        """Ask the kubelet that runs here, unless the configuration names one."""
+        if configured_kubelet(self._config) is None:
+            endpoint = endpoint_of(facts, self._config.node_name)
+            self._start_source(KUBELET, endpoint.url, KubeletClient(endpoint))
 
     def _start_source(self, name: str, detail: str, client: CriClient | KubeletClient) -> None:
         previous = self._sources.get(name)
         if previous is not None:
             previous.stop()
+        self._pods.expect(name)
         source = ListSource(
-            name, detail, client.list_records, self._clock, self._pods.publish, self._state.source
+            name,
+            detail,
+            client.list_records,
+            self._clock,
+            self._pods.publish,
+            self._state.source,
         )
         self._sources[name] = source
         source.start()
 
     def _start_sources(self) -> None:
         self._files.start()
-        if self._cri is not None:
-            self._start_source("cri", self._cri_endpoint, self._cri)
         configured = configured_kubelet(self._config)
-        if configured is not None and "kubelet" not in self._sources:
-            self._start_source("kubelet", configured.url, KubeletClient(configured))
-        if self._cri is None and "kubelet" not in self._sources:
-            self._pods.publish("none", ())
+        if configured is not None:
+            self._start_source(KUBELET, configured.url, KubeletClient(configured))
+        if not self._sources:
+            self._pods.no_sources()
 
     def _relist(self) -> None:
         for source in list(self._sources.values()):

@@ -6,13 +6,18 @@ from dataclasses import dataclass
 
 from koordlet.config import Config
 from koordlet.host.cgroup import Cgroups
-from koordlet.host.cpumanager import CpuManagerState, read_cpu_manager_state
+from koordlet.host.cpumanager import (
+    CpuManagerState,
+    against_online,
+    read_cpu_manager_state,
+)
 from koordlet.host.mounts import Roots
 from koordlet.host.procfs import meminfo
 from koordlet.host.topology import read_topology
 from koordlet.ipc import KubeletUpdate
 from koordlet.model.readings import Missing
 from koordlet.model.topology import CpuManagerPolicy, NodeFacts, Topology
+from koordlet.protocol.problem import Problem
 from koordlet.units import milli_to_cores
 
 REFRESH_S = 10.0  # CPU hotplug and a kubelet restart are noticed within this time
@@ -36,6 +41,7 @@ class NodeFactsReader:
         self._read_at_s = float("-inf")
         self.facts: NodeFacts | Missing = Missing("not read yet")
         self.kubelet = Kubelet(None, Missing("not read yet"))
+        self.problems: tuple[Problem, ...] = ()
 
     def refresh(self, now_s: float, kubelet: KubeletUpdate | None) -> NodeFacts | Missing:
         """The facts now; re-read when due or when the kubelet's configuration changed."""
@@ -59,7 +65,19 @@ class NodeFactsReader:
         memory = meminfo(files, self._roots)
         if isinstance(memory, Missing):
             return memory
+        self._mend_state(topology)
         return node_facts(self._config, topology, memory.total_bytes, self.kubelet)
+
+    def _mend_state(self, topology: Topology) -> None:
+        """Drop offline CPUs from the kubelet's state, and its pool where it is stale (CS-13)."""
+        state = self.kubelet.state
+        self.problems = ()
+        if not isinstance(state, Missing):
+            update = self.kubelet.update
+            reserved = update.reserved_cpus if update else frozenset()
+            where = str(self._config.kubelet_state_file)
+            mended, self.problems = against_online(state, topology.online, reserved, where)
+            self.kubelet = Kubelet(update, mended)
 
 
 def node_facts(

@@ -59,6 +59,13 @@ class Observer:
         )
 
     @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What is wrong with declared applications, located pods, and the watch."""
+        watch = self._tree_watch.problem
+        located = (*self.seen.problems, *self._cache.problems)
+        return located if watch is None else (*located, watch)
+
+    @property
     def watch_fd(self) -> int | None:
         """Readable when a followed directory changed; None where this host has to be polled."""
         return self._tree_watch.fd

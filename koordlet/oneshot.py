@@ -16,7 +16,6 @@ from koordlet.frontwiring import configured_kubelet, find_runtime
 from koordlet.host.machine import Machine, open_machine
 from koordlet.host.mounts import Roots
 from koordlet.metrics.hot import HotSampler
-from koordlet.model.readings import Missing
 from koordlet.observer import Observer
 from koordlet.pods.cri import CriClient
 from koordlet.pods.kubelet import KubeletClient, endpoint_of
@@ -28,7 +27,6 @@ from koordlet.state import StateStore, load_standing
 from koordlet.tick import Tick
 
 SAMPLES_S = 1.2
-SETTLE_S = 0.05
 
 
 def look(config: Config, *, samples_s: float = SAMPLES_S) -> NodeView:
@@ -50,7 +48,7 @@ class _Look:
         parts = tick_parts(config, self._clock, self._machine, self._observer, self._hot)
         self._tick = Tick(parts)
         self._state = FrontState(config, self._machine.cgroups, self._clock)
-        self._pods = PodLists(frozenset(), self._clock, self._take)
+        self._pods = PodLists(self._clock, self._take)
         self._kubelet: KubeletFacts | None = None
 
     def take(self, samples_s: float) -> NodeView:
@@ -92,7 +90,7 @@ class _Look:
         files.poll()
         asked = [*self._ask_runtime(), *self._ask_kubelet()]
         if not asked:
-            self._pods.publish("none", ())
+            self._pods.no_sources()
 
     def _kubelet_found(self, facts: KubeletFacts) -> None:
         self._kubelet = facts
@@ -118,7 +116,7 @@ class _Look:
         try:
             self._pods.publish(name, client.list_records())
         except SourceError as error:
-            self._pods.publish(name, Missing(str(error.problem)))
+            self._pods.publish(name, error.problem)
             failed = SourceStatus(name, SourceState.FAILED, detail, None, (error.problem,))
             self._state.source(failed)
         else:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from koordlet.clock import Clock
 from koordlet.model.pods import PodRecord
-from koordlet.model.readings import Missing
 from koordlet.pods.source import SourceError
 from koordlet.protocol.problem import Problem
 from koordlet.report import SourceState, SourceStatus
@@ -56,7 +55,7 @@ class ListSource:
         detail: str,
         list_records: Callable[[], tuple[PodRecord, ...]],
         clock: Clock,
-        publish: Callable[[str, tuple[PodRecord, ...] | Missing], None],
+        publish: Callable[[str, tuple[PodRecord, ...] | Problem], None],
         status: Callable[[SourceStatus], None],
     ) -> None:
         self._name = name
@@ -111,8 +110,7 @@ class ListSource:
 
     def _failed(self, problem: Problem) -> None:
         state, age_s = SourceState.FAILED, None
-        if self._answered_at_s is None:
-            self._publish(self._name, Missing(str(problem)))
-        else:
+        if self._answered_at_s is not None:
             state, age_s = SourceState.STALE, self._clock.now_s() - self._answered_at_s
+        self._publish(self._name, problem)
         self._status(SourceStatus(self._name, state, self._detail, age_s, (problem,)))

@@ -1,0 +1,177 @@
+"""What the front is told of a tick: numbers always, every other part only when it changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from koordlet.metrics.readings import Scope
+from koordlet.model.actions import Outcome, Owned, Plan, Status, Target
+from koordlet.model.capabilities import Capabilities
+from koordlet.model.pods import Workloads
+from koordlet.model.readings import Missing
+from koordlet.protocol.problem import Problem
+from koordlet.qosmanager.registry import Proposals
+from koordlet.report import CoreStatus, StrategyStatus, TickCause, TickReport, TickStats
+from koordlet.resexecutor.audit import AuditEvent
+from koordlet.standing import Standing
+from koordlet.tickparts import TickParts
+
+STATUS_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """One tick as it went. ``proposals`` is None where nothing was decided."""
+
+    tick: int
+    cause: TickCause
+    started_s: float
+    overrun: bool
+    standing: Standing
+    waiting_for: tuple[str, ...]
+    capabilities: Capabilities | None
+    proposals: Proposals | None = None
+    plan: Plan = field(default_factory=Plan)
+    outcomes: tuple[Outcome, ...] = ()
+    audit: tuple[AuditEvent, ...] = ()
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the front has been told; a part is sent again only when it is another one."""
+
+    workloads: Workloads | None = None
+    plan: Plan | None = None
+    owned: Mapping[Target, Owned] | None = None
+    capabilities: Capabilities | None = None
+    status: CoreStatus | None = None
+    status_at_s: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    reads: int = 0
+    opens: int = 0
+    run_s: float = 0.0
+
+
+class Reporter:
+    """Makes TickReports; remembers what was told before."""
+
+    def __init__(self, parts: TickParts) -> None:
+        self._parts = parts
+        self._told = _Told()
+        self._counts = _Counts()
+        self._started_wall_s = parts.clock.wall_s()
+
+    def report(self, ticked: Ticked, *, whole: bool) -> TickReport:
+        """The report of one tick; ``whole`` sends every part, to a front that knows none."""
+        if whole:
+            self._told = _Told()
+        told, parts = self._told, self._parts
+        owned = parts.executor.owned()
+        workloads = parts.observer.seen.workloads
+        report = TickReport(
+            stats=self._stats(ticked),
+            readings=parts.collector.readings(ticked.tick, Scope.WHOLE if whole else Scope.DELTA),
+            status=self._due_status(ticked),
+            plan=None if ticked.plan == told.plan else ticked.plan,
+            workloads=None if workloads is told.workloads else workloads,
+            owned=None if owned is told.owned else tuple(owned.values()),
+            capabilities=None if ticked.capabilities is told.capabilities else ticked.capabilities,
+            outcomes=tuple(o for o in ticked.outcomes if o.status is not Status.UNCHANGED),
+            audit=(*ticked.audit, *parts.executor.take_events()),
+        )
+        told.plan, told.workloads, told.owned = ticked.plan, workloads, owned
+        told.capabilities = ticked.capabilities
+        return report
+
+    def _stats(self, ticked: Ticked) -> TickStats:
+        files, before = self._parts.files, self._counts
+        self._counts = _Counts(files.reads, files.opens, time.thread_time())
+        written = (Status.APPLIED, Status.RESTORED)
+        return TickStats(
+            tick=ticked.tick,
+            at_wall_s=self._parts.clock.wall_s(),
+            cause=ticked.cause,
+            duration_s=self._parts.clock.now_s() - ticked.started_s,
+            run_s=self._counts.run_s - before.run_s,
+            reads=self._counts.reads - before.reads,
+            opens=self._counts.opens - before.opens,
+            writes=sum(outcome.status in written for outcome in ticked.outcomes),
+            overrun=ticked.overrun,
+        )
+
+    def _due_status(self, ticked: Ticked) -> CoreStatus | None:
+        told = self._told
+        status = self._status(ticked)
+        if status == told.status and ticked.started_s - told.status_at_s < STATUS_EVERY_S:
+            return None
+        told.status, told.status_at_s = status, ticked.started_s
+        return status
+
+    def _status(self, ticked: Ticked) -> CoreStatus | None:
+        parts = self._parts
+        facts = parts.facts.facts
+        if isinstance(facts, Missing):
+            return None
+        return CoreStatus(
+            pid=os.getpid(),
+            started_wall_s=self._started_wall_s,
+            dry_run=parts.config.dry_run,
+            released=ticked.standing.released,
+            takeover=parts.takeover,
+            journal_path=parts.journal_path,
+            node=facts,
+            be_roots=parts.observer.seen.be_roots,
+            floor_bound=_floor_bound(ticked.proposals),
+            strategies=self._strategies(ticked),
+            problems=self._problems(ticked.proposals),
+            waiting_for=ticked.waiting_for,
+        )
+
+    def _problems(self, proposals: Proposals | None) -> tuple[Problem, ...]:
+        parts = self._parts
+        decided = () if proposals is None else proposals.problems
+        found = (*parts.problems, *parts.facts.problems, *parts.observer.problems)
+        return tuple(dict.fromkeys((*found, *decided, *parts.executor.problems())))
+
+    def _strategies(self, ticked: Ticked) -> tuple[StrategyStatus, ...]:
+        if ticked.proposals is None:
+            return ()
+        owned = Counter(row.owner for row in self._parts.executor.owned().values())
+        wall_s = self._parts.clock.wall_s()
+        orders = {
+            report.name: ticked.standing.order_for(report.name, wall_s)
+            for report in ticked.proposals.reports
+        }
+        return tuple(
+            StrategyStatus(
+                name=report.name,
+                mode=report.mode,
+                mode_until_wall_s=order.until_wall_s if (order := orders[report.name]) else None,
+                enabled=report.enabled,
+                owned=owned[report.name],
+                hold_why=report.hold_why,
+                hold_age_s=report.hold_age_s,
+                terms=report.decision.terms,
+                notes=report.decision.notes,
+                would=report.would,
+            )
+            for report in ticked.proposals.reports
+        )
+
+
+def _floor_bound(proposals: Proposals | None) -> bool:
+    """True where the floors of the roots, not the budget, decide what BE work gets (H12)."""
+    if proposals is None:
+        return False
+    return any(
+        name == "floor_bound" and bool(value)
+        for report in proposals.reports
+        for name, value in report.decision.terms
+    )
