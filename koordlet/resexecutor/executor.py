@@ -14,7 +14,7 @@ from koordlet.resexecutor import troubles
 from koordlet.resexecutor.audit import AuditEvent
 from koordlet.resexecutor.effects import Effects
 from koordlet.resexecutor.foreign import FightRules, Fights
-from koordlet.resexecutor.inherit import inherited
+from koordlet.resexecutor.inherit import inherited, tree_below
 from koordlet.resexecutor.jobs import Job, Jobs, Progress, complete
 from koordlet.resexecutor.journal import BadRow, Journal, JournalError
 from koordlet.resexecutor.judge import CpusetOriginal, Judge, is_v1_cpuset
@@ -39,7 +39,7 @@ _LEFT = frozenset({Status.RESTORED, Status.GONE, Status.FOREIGN})
 class Executor:
     """Applies plans and gives values back. One thread uses it.
 
-    With ``dry_run`` nothing is ever written, the journal included: pass None for it.
+    With ``dry_run`` nothing is ever written, the journal included; without one nothing is held.
     ``cpuset_original`` is given where the kubelet's CPU manager policy is static (hazard H9).
     ``effects`` writes slow files; without it they are written here.
     """
@@ -65,7 +65,7 @@ class Executor:
         self._clock = clock
         self._effects = effects
         self._dry_run = dry_run
-        self._ledger = Ledger(journal)
+        self._ledger = Ledger(journal, read_only=dry_run)
         self._reads = Reads(cgroups)
         self._desk = SpecDesk(spec_channel)
         self._judge = Judge(
@@ -154,6 +154,10 @@ class Executor:
             text = row.last_written
             self._events.append(self._teller.row("adopted", row, row.original, text, why, wall_s))
         return tuple(row.key for row in rows)
+
+    def cpuset_tree(self) -> Mapping[CgroupPath, tuple[CgroupPath, ...]]:
+        """Children by parent below every v1 cpuset that is held, for ``adopt_inherited``."""
+        return tree_below(self._cgroups, self._ledger)
 
     def apply(self, plan: Plan, now_s: float) -> tuple[Outcome, ...]:
         """Put ``plan`` in force; outcomes that became known since the last call come with it."""

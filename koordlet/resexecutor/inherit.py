@@ -26,7 +26,7 @@ def inherited(
 ) -> Iterator[Row]:
     """Rows for the directories of ``tree`` (children by parent) that copied a value of ours.
 
-    They equal what their parent holds by our doing and nobody journaled them; those that were
+    They equal what their parent may hold by our doing and nobody journaled them; those that were
     there before us have a row of their own. Their original is their parent's.
     """
     if cgroups.version_of(_CPUS) != 1:
@@ -35,9 +35,12 @@ def inherited(
     for parent in sorted(tree, key=lambda path: path.depth):
         held = ledger.get((parent, _CPUS))
         row = held.row if held is not None else parents.get(parent)
-        if row is None or row.last_written == row.original:
+        if row is None:
             continue
-        texts = {row.last_written} | ({held.previous} if held and held.previous else set())
+        ours = row.may_write | {row.last_written} | ({held.previous} if held else set())
+        texts = ours - {row.original, ""}
+        if not texts:
+            continue
         for child in tree[parent]:
             copy = _copied(child, row, texts, cgroups, ledger, reads, wall_s)
             if copy is not None:
@@ -63,7 +66,7 @@ def tree_below(cgroups: Cgroups, ledger: Ledger) -> dict[CgroupPath, tuple[Cgrou
 def _copied(
     child: CgroupPath,
     parent: Row,
-    texts: set[str],
+    texts: frozenset[str],
     cgroups: Cgroups,
     ledger: Ledger,
     reads: Reads,

@@ -41,6 +41,7 @@ class Job:
     container_id: str = ""
     side_effect: bool = False  # asked for by nobody: another knob's write needs it
     progress: Progress = Progress.PLANNED
+    begun: bool = False  # its first write is due or done
     errno: int = 0
     why: str = ""
 

@@ -146,8 +146,8 @@ class Journal:
         self.path = path
 
     @classmethod
-    def open(cls, path: Path, *, boot_id: str, managed_root: str, pid: int) -> Opened:
-        """Open for writing; make the file where it is missing.
+    def open(cls, path: Path, *, boot_id: str, managed_root: str, pid: int | None = None) -> Opened:
+        """Open for writing; make the file where it is missing. ``pid`` is the daemon's core.
 
         Rows of another boot are dropped. A file that is no journal is moved aside and reported.
         Raises JournalError for rows of another managed root or a newer schema: those must be
@@ -236,7 +236,7 @@ class Journal:
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
 
-    def _take_over(self, managed_root: str, pid: int) -> list[Problem]:
+    def _take_over(self, managed_root: str, pid: int | None) -> list[Problem]:
         meta = dict(self._db.execute("SELECT name, value FROM meta").fetchall())
         schema = int(meta.get("schema", SCHEMA_VERSION))
         if schema > SCHEMA_VERSION:
@@ -257,7 +257,8 @@ class Journal:
                 f" {managed_root}; remedy: koordletctl rollback first"
             )
         with self._transaction():
-            facts = {"schema": str(SCHEMA_VERSION), "managed_root": managed_root, "pid": str(pid)}
+            facts = {"schema": str(SCHEMA_VERSION), "managed_root": managed_root}
+            facts |= {} if pid is None else {"pid": str(pid)}
             self._set_meta(facts | ({} if live else {"clean": "1"}))
         return [_void_rows(self.path, void)] if void else []
 

@@ -14,7 +14,7 @@ from koordlet.model.readings import Missing
 from koordlet.protocol.cpuset import format_cpuset, parse_cpuset
 from koordlet.resexecutor.foreign import Fights
 from koordlet.resexecutor.jobs import Job, Jobs
-from koordlet.resexecutor.ledger import Held, Ledger, inode_of
+from koordlet.resexecutor.ledger import Held, Ledger, inode_of, mount_name
 from koordlet.resexecutor.reads import Reads
 from koordlet.resexecutor.refusals import Refusals, Unsupported, memory_floor
 from koordlet.resexecutor.spec import SpecDesk
@@ -136,6 +136,10 @@ class Judge:
             return job.outcome(Status.UNCHANGED, why="nothing of ours is there")
         row = held.row
         job.channel, job.container_id = row.channel, row.container_id
+        mount = mount_name(self.cgroups, row.key)
+        if mount != row.mount:
+            why = f"journaled for {row.mount}; this host has {mount or 'no such controller'}"
+            return job.outcome(Status.REFUSED, why=why)
         text = self.reads.text(row.key)
         if isinstance(text, Missing) or inode_of(self.cgroups, row.key) != row.inode:
             return job.outcome(Status.GONE, why="the cgroup or its file left")

@@ -50,21 +50,22 @@ class Held:
 
 
 class Ledger:
-    """Rows by target. Without a journal (dry run) it stays empty.
+    """Rows by target. ``read_only`` takes over what a journal holds and never changes it.
 
     Raises JournalError from ``load``, ``begin``, ``update`` and ``finish``.
     """
 
-    def __init__(self, journal: Journal | None) -> None:
-        self._journal = journal
+    def __init__(self, journal: Journal | None, *, read_only: bool = False) -> None:
+        self._source = journal
+        self._journal = None if read_only else journal
         self._held: dict[Target, Held] = {}
         self._owned: Mapping[Target, Owned] | None = None
 
     def load(self) -> tuple[BadRow, ...]:
         """Take over what the journal holds; gives back the rows that cannot be trusted."""
-        if self._journal is None:
+        if self._source is None:
             return ()
-        rows, bad = self._journal.rows()
+        rows, bad = self._source.rows()
         for row in rows:
             self._held[row.key] = Held(row, TAKEN_OVER_S)
         self._owned = None

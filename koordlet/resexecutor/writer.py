@@ -65,7 +65,10 @@ class Writer:
         for step in steps:
             job = jobs[step.key]
             if job.progress is Progress.PLANNED and not self._is_slow(step):
-                self._step(step, job, jobs, wall_s)
+                if not job.begun:
+                    self._look_again(job, jobs)
+                if job.progress is Progress.PLANNED:
+                    self._step(step, job, jobs, wall_s)
         self._hand_over(tuple(step for step in steps if self._is_slow(step)), jobs)
         self._ask(jobs, now_s)
         return self.settle(jobs, now_s)
@@ -108,6 +111,18 @@ class Writer:
         return steps[:limit]
 
     # -- writes -----------------------------------------------------------------------------------
+
+    def _look_again(self, job: Job, jobs: Jobs) -> None:
+        """Others write too: what changed since the plan was made is judged anew next time."""
+        job.begun = True
+        self.reads.forget(job.key)
+        text = self.reads.text(job.key)
+        if isinstance(text, Missing) or text == job.before or text == job.wanted:
+            return
+        if text in left_behind(self.cgroups, job.key) and (job.key[0], Knob.CPU_IDLE) in jobs:
+            return
+        job.progress = Progress.DEFERRED
+        job.why = f"another writer made it {text!r} this moment; looked at again in the next tick"
 
     def _step(self, step: Step, job: Job, jobs: Jobs, wall_s: float) -> None:
         number = self._write(step)
