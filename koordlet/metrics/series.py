@@ -15,6 +15,22 @@ _SLACK_S = 1.0
 """A late read: the clock is read once a tick, the counter up to this much later."""
 
 
+def step_rate(
+    before: float | None, after: float | None, elapsed_s: float, ceiling: float
+) -> float | None:
+    """What a counter gained per second from one reading to the next, at most ``ceiling``.
+
+    None where one of them is missing, no time passed, or the step is impossible: the later reading
+    is then only a new baseline.
+    """
+    if before is None or after is None or elapsed_s <= 0.0:
+        return None
+    gained = after - before
+    if not 0 <= gained <= ceiling * (elapsed_s + _SLACK_S):
+        return None
+    return min(gained / elapsed_s, ceiling)
+
+
 class CounterRing:
     """The newest ``capacity`` samples of counters that were read together, one instant each.
 

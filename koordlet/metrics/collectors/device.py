@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from koordlet.host.mounts import Roots
 from koordlet.host.procfs import DiskCounters, NetCounters
 from koordlet.host.tree import Files
-from koordlet.metrics.collectors.cadence import DETAIL_EVERY_S, MIN_WINDOW_S
+from koordlet.metrics.collectors.cadence import DETAIL_EVERY_S
 from koordlet.metrics.collectors.sink import Sink
 from koordlet.metrics.readings import FIELDS, EntityKey, Group, Level
-from koordlet.metrics.series import CounterRing
+from koordlet.metrics.series import step_rate
 from koordlet.model.readings import Missing
 
 _CEILING = 1e13  # bytes or operations a second: more than any device does
@@ -29,23 +29,25 @@ class DeviceMeters:
         self._sink = sink
         self._rated = sum(name.endswith("_per_s") for name in FIELDS[group])
         self._indices: dict[str, int] = {}
-        self._rings: dict[str, CounterRing] = {}
+        self._before: dict[str, tuple[int, ...]] = {}
+        self._before_s = float("-inf")
 
     def sample(self, now_s: float, counters: Mapping[str, tuple[int, ...]]) -> None:
         """Take the counters of every device that there is, in the order of the fields."""
         for name in [name for name in self._indices if name not in counters]:
             self._sink.leave(self._indices.pop(name))
-            del self._rings[name]
+        elapsed_s = now_s - self._before_s
+        known = self._before if elapsed_s <= 3 * DETAIL_EVERY_S else {}
         for name, totals in counters.items():
             if name not in self._indices:
                 self._indices[name] = self._sink.enter(EntityKey(self._level, name=name))
-                ceilings = self._rated * (_CEILING,)
-                self._rings[name] = CounterRing(2, ceilings, 3 * DETAIL_EVERY_S)
-            ring = self._rings[name]
-            ring.push(now_s, totals[: self._rated])
-            rates = [ring.rate(column, MIN_WINDOW_S) for column in range(self._rated)]
-            rounded = (None if rate is None else round(rate, 1) for rate in rates)
-            self._sink.put(self._indices[name], self._group, (*rounded, *totals))
+            before = known.get(name, self._rated * (None,))
+            rates = (
+                step_rate(before[at], totals[at], elapsed_s, _CEILING) for at in range(self._rated)
+            )
+            self._sink.put(self._indices[name], self._group, (*rates, *totals))
+        self._before = dict(counters)
+        self._before_s = now_s
 
 
 def disks(

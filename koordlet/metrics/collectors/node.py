@@ -16,7 +16,6 @@ from koordlet.host.psi import PsiResource, node_psi
 from koordlet.metrics.collectors.cadence import (
     CPU_EVERY_S,
     DETAIL_EVERY_S,
-    MIN_WINDOW_S,
     is_due,
     next_due,
 )
@@ -24,7 +23,7 @@ from koordlet.metrics.collectors.device import DeviceMeters, disks, interfaces
 from koordlet.metrics.collectors.meter import pressure
 from koordlet.metrics.collectors.sink import Sink
 from koordlet.metrics.readings import EntityKey, Group, Level, Values
-from koordlet.metrics.series import CounterRing
+from koordlet.metrics.series import step_rate
 from koordlet.model.paths import ROOT, CgroupPath
 from koordlet.model.pods import Workloads
 from koordlet.model.readings import Missing
@@ -46,7 +45,9 @@ class NodeCollector:
         self._roots = roots
         self._sink = sink
         self._index = sink.enter(EntityKey(Level.NODE))
-        self._cpu = CounterRing(4, 3 * (online_cpus * float(USER_HZ),), _GAP_S)
+        self._most_ticks_per_s = online_cpus * float(USER_HZ)
+        self._ticks: Values = _NONE3
+        self._ticks_at_s = float("-inf")
         self._disks = DeviceMeters(Level.DISK, Group.DISK, sink)
         self._interfaces = DeviceMeters(Level.INTERFACE, Group.INTERFACE, sink)
         self._due_s = self._detail_due_s = float("-inf")
@@ -65,20 +66,26 @@ class NodeCollector:
 
     def _sample_cpu(self, now_s: float, cpu: CpuUse | Missing) -> None:
         self._sink.put(self._index, Group.NODE_SHARES, _shares(cpu))
-        ticks = node_cpu(self._files, self._roots)
-        if isinstance(ticks, Missing):
-            self._cpu.push(now_s, _NONE3)
+        stat = node_cpu(self._files, self._roots)
+        if isinstance(stat, Missing):
+            self._ticks = _NONE3
             self._sink.put(self._index, Group.NODE_CPU, 7 * (None,))
             return
-        self._cpu.push(now_s, (ticks.busy, ticks.iowait, ticks.steal))
-        rates = [self._cpu.rate(column, MIN_WINDOW_S) for column in range(3)]
-        self._sink.put(
-            self._index,
-            Group.NODE_CPU,
-            (
-                *(None if rate is None else round(rate / USER_HZ, 6) for rate in rates),
-                *(count / USER_HZ for count in (ticks.busy, ticks.iowait, ticks.steal, ticks.idle)),
-            ),
+        rates = self._tick_rates((stat.busy, stat.iowait, stat.steal), now_s)
+        cores = (None if rate is None else rate / USER_HZ for rate in rates)
+        counts = (stat.busy, stat.iowait, stat.steal, stat.idle)
+        seconds = (count / USER_HZ for count in counts)
+        self._sink.put(self._index, Group.NODE_CPU, (*cores, *seconds))
+
+    def _tick_rates(self, ticks: Values, now_s: float) -> Values:
+        before, self._ticks = self._ticks, ticks
+        elapsed_s = now_s - self._ticks_at_s
+        self._ticks_at_s = now_s
+        if elapsed_s > _GAP_S:
+            return _NONE3
+        most = self._most_ticks_per_s
+        return tuple(
+            step_rate(old, new, elapsed_s, most) for old, new in zip(before, ticks, strict=True)
         )
 
     def _sample_memory(self, memory: Meminfo | Missing) -> None:
