@@ -22,6 +22,9 @@ class _OpenHow(ctypes.Structure):
     )
 
 
+_HOW_BYTES = ctypes.sizeof(_OpenHow)
+
+
 class Opener:
     """Opens relative paths below directory fds; ``native`` tells whether openat2 does it.
 
@@ -30,7 +33,16 @@ class Opener:
     """
 
     def __init__(self, *, native: bool | None = None) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._syscall = ctypes.CDLL(None, use_errno=True).syscall
+        self._syscall.argtypes = (
+            ctypes.c_long,
+            ctypes.c_int,
+            ctypes.c_char_p,
+            ctypes.POINTER(_OpenHow),
+            ctypes.c_size_t,
+        )
+        self._syscall.restype = ctypes.c_long
+        self._hows: dict[int, _OpenHow] = {}  # by flags; made once, opening is frequent
         self.native = self._probe() if native is None else native
 
     def open(self, dir_fd: int, relative: str, flags: int) -> int:
@@ -57,17 +69,13 @@ class Opener:
             os.close(anchor)
 
     def _openat2(self, dir_fd: int, relative: str, flags: int) -> int:
-        how = _OpenHow(flags, 0, _RESOLVE)
+        how = self._hows.get(flags)
+        if how is None:
+            how = self._hows[flags] = _OpenHow(flags, 0, _RESOLVE)
         encoded = os.fsencode(relative)
         number = errno.EAGAIN
         for _ in range(_RACE_RETRIES):
-            fd = self._libc.syscall(
-                ctypes.c_long(OPENAT2_SYSCALL),
-                ctypes.c_int(dir_fd),
-                encoded,
-                ctypes.byref(how),
-                ctypes.c_size_t(ctypes.sizeof(how)),
-            )
+            fd = self._syscall(OPENAT2_SYSCALL, dir_fd, encoded, how, _HOW_BYTES)
             if fd >= 0:
                 return int(fd)
             number = ctypes.get_errno()

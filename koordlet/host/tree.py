@@ -133,7 +133,7 @@ class Tree:
         self.opens = 0
         self._budget = budget
         self._opener = opener or Opener()
-        self._mounts: dict[str, int] = {}
+        self._mounts: dict[str, int] = {}  # mount point -> fd, innermost first
         self._managed: dict[str, str] = {}
         self._keep_below: tuple[str, ...] = ()
         self._kept: dict[str, _Kept] = {}
@@ -158,7 +158,7 @@ class Tree:
         """
         self.close()
         self._keep_below = tuple(prefix.rstrip("/") + "/" for prefix in keep_below)
-        for confinement in confinements:
+        for confinement in sorted(confinements, key=lambda each: -len(each.mount)):
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
             self._mounts[confinement.mount] = os.open(confinement.mount, flags)
             self._managed[confinement.mount] = confinement.managed
@@ -204,7 +204,7 @@ class Tree:
 
     def list(self, path: str) -> tuple[str, ...] | Missing:
         try:
-            fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
+            fd = self._open(path, self._mount_of(path), os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             return _missing(path, error)
         try:
@@ -259,11 +259,12 @@ class Tree:
     # -- reading -----------------------------------------------------------------------------
 
     def _read_afresh(self, path: str) -> bytes | Missing:
+        mount = self._mount_of(path)
         try:
-            fd = self._open(path, os.O_RDONLY)
+            fd = self._open(path, mount, os.O_RDONLY)
         except OSError as error:
             return _missing(path, error)
-        is_cgroup = bool(self._mount_of(path))
+        is_cgroup = bool(mount)
         kept = _Kept(fd, _SURELY_WHOLE if is_cgroup else 1)
         try:
             first = os.pread(fd, kept.size, 0)
@@ -298,20 +299,19 @@ class Tree:
             kept.size = (length // _PAGE + 1) * _PAGE
         return b"".join(parts)
 
-    def _open(self, path: str, flags: int) -> int:
+    def _open(self, path: str, mount: str, flags: int) -> int:
         self.opens += 1
-        mount = self._mount_of(path)
         if not mount:
             return os.open(path, flags | os.O_CLOEXEC)
         return self._opener.open(self._mounts[mount], path[len(mount) + 1 :] or ".", flags)
 
     def _mount_of(self, path: str) -> str:
         """The innermost probed mount that holds ``path``, or ``""``."""
-        best = ""
+        inside = path + "/"
         for mount in self._mounts:
-            if len(mount) > len(best) and (path == mount or path.startswith(mount + "/")):
-                best = mount
-        return best
+            if inside.startswith(mount + "/"):
+                return mount
+        return ""
 
     # -- what may be written --------------------------------------------------------------------
 

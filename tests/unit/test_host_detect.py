@@ -10,11 +10,11 @@ from koordlet.host.mounts import Hierarchies, Roots, discover
 from koordlet.model.capabilities import Proof
 from koordlet.model.knobs import Knob
 from koordlet.model.paths import CgroupPath
-from tests.support.fakehost import FakeFiles, FakeHost, fake_host
+from tests.support.fakehost import CgroupTree, FakeFiles, FakeHost, fake_host
 from tests.unit.test_host_mounts import ODD_MACHINE
 
 RUN = "/run/koordlet"
-PODS = {"kubepods": {"besteffort": {f"pod{number}": {} for number in range(100)}}}
+PODS: CgroupTree = {"kubepods": {"besteffort": {f"pod{number}": {} for number in range(100)}}}
 
 
 def privileged(host: FakeHost, *, capability: bool = True, tmpfs: bool = True) -> FakeHost:
