@@ -75,7 +75,7 @@ class BePriority:
 
 def _weights(snapshot: Snapshot) -> Iterator[SetValue]:
     for root in writable(snapshot.be_roots):
-        why = f"BE root ({root.claimed_by}) gets CPU only where nobody else wants it"
+        why = f"the lowest weight: BE root ({root.claimed_by}) gives way to all other work"
         yield _set(root.path, Knob.CPU_SHARES, SHARES_MIN, why)
 
 

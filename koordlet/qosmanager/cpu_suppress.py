@@ -99,7 +99,8 @@ def _safe_quotas(
     share = budget.cores / max(len(roots), len(writable(snapshot.be_roots)), 1)
     values: dict[Target, SetValue] = {}
     for row in roots:
-        values.update({value.key: value for value in safe_quota(snapshot, row.target, share)})
+        found = safe_quota(snapshot, row.target, share, budget.terms)
+        values.update({value.key: value for value in found})
     for row in lifted:
         values.setdefault(row.key, stay_lifted(row))
     return tuple(values.values())

@@ -249,7 +249,7 @@ def _floor_note(online: int) -> Problem:
     return Problem(
         code="cpuset-floor",
         where=CPU_SUPPRESS,
-        what=f"policy cpuset is refused: its least set covers all {online} CPUs of this node",
+        what=f"policy cpuset is refused: its least set would be every CPU ({online} online)",
         limit="BE keeps min(2, CPUs - 1) CPUs, at least 1",
         remedy="use cpuSuppressPolicy: cfsQuota; the weight of the BE roots stays in force",
         severity=Severity.WARNING,

@@ -98,7 +98,9 @@ def decide_quota(snapshot: Snapshot, budget: Budget, growth: Growth) -> Decision
     return Decision(tuple(actions), tuple(holds), notes=tuple(notes), terms=shared)
 
 
-def safe_quota(snapshot: Snapshot, path: CgroupPath, cores: float) -> tuple[SetValue, ...]:
+def safe_quota(
+    snapshot: Snapshot, path: CgroupPath, cores: float, terms: Terms
+) -> tuple[SetValue, ...]:
     """A quota of ``cores`` for one root, and the lifts that it needs; nothing if unreadable."""
     root = read_root(snapshot, path)
     if isinstance(root, Missing):
@@ -106,7 +108,7 @@ def safe_quota(snapshot: Snapshot, path: CgroupPath, cores: float) -> tuple[SetV
     quota_us = _clamped_us(root, cores)
     why = f"held for too long: the safe share of this root is {cores:.2f} cores"
     lifts = _lifts(snapshot, root, quota_us)
-    return (_set(root, max(quota_us, lifts.least_root_us), why, ()), *lifts.actions)
+    return (_set(root, max(quota_us, lifts.least_root_us), why, terms), *lifts.actions)
 
 
 def read_root(snapshot: Snapshot, path: CgroupPath) -> RootQuota | Missing:
@@ -137,7 +139,7 @@ def next_step(root: RootQuota, desired_us: int, capacity_cores: float, *, may_gr
     base_us = root.base_us
     node_us = capacity_cores * root.period_us
     if base_us is None:
-        return Step(desired_us, desired_us, "first write")
+        return Step(desired_us, desired_us, "")
     change_us = desired_us - base_us
     if change_us == 0:
         return Step(desired_us, desired_us, "")
@@ -177,12 +179,15 @@ def _govern(
         ("owner_limit_us", "unlimited" if root.original_us is None else root.original_us),
         ("desired_us", step.desired_us),
     )
-    if step.bound_by:
-        terms += (("bound_by", step.bound_by),)
+    bounds = [step.bound_by] if step.bound_by else []
     if lifts.least_root_us > step.quota_us:
-        terms += (("child_bound_us", lifts.least_root_us), ("child", lifts.bound_by))
-    reason = _reason(root, quota_us, step, budget)
-    return _set(root, quota_us, reason, terms), lifts
+        bounds.append(f"until {lifts.bound_by} is lifted")
+        terms += (("child_bound_us", lifts.least_root_us),)
+    if (root.path, Knob.CPU_QUOTA) in snapshot.foreign_resets:
+        bounds.append("put back at once: somebody had reset it")
+    if bounds:
+        terms += (("bound_by", "; ".join(bounds)),)
+    return _set(root, quota_us, _reason(root, quota_us, bounds, budget), terms), lifts
 
 
 def _lifts(snapshot: Snapshot, root: RootQuota, quota_us: int) -> Lifts:
@@ -218,12 +223,12 @@ def _set(root: RootQuota, quota_us: int, reason: str, terms: Terms) -> SetValue:
     )
 
 
-def _reason(root: RootQuota, quota_us: int, step: Step, budget: Budget) -> str:
+def _reason(root: RootQuota, quota_us: int, bounds: list[str], budget: Budget) -> str:
     text = (
         f"BE may use {budget.cores:.2f} of {budget.capacity_cores:g} cores;"
         f" this root gets {quota_us / root.period_us:.2f}"
     )
-    return f"{text} ({step.bound_by})" if step.bound_by else text
+    return f"{text} ({'; '.join(bounds)})" if bounds else text
 
 
 def _notes(snapshot: Snapshot, roots: Iterable[RootQuota], *, floor_bound: bool) -> list[Problem]:

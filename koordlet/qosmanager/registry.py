@@ -170,7 +170,7 @@ def _expire(
     told = Problem(
         code="hold-expired",
         where=strategy.name,
-        what=f"{len(safe)} values are at their safe value: {why}",
+        what=f"safe values are in force in {len(safe)} of its files: {why}",
         limit=f"a hold lasts {hold_max_s:g} s",
         remedy="see what is missing with koordletctl status",
         severity=Severity.WARNING,

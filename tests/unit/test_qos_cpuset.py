@@ -67,7 +67,7 @@ def test_H30_refused_where_the_floor_covers_all_cpus() -> None:
     tick = decide(bench(node=node(1), cpu=use(pods=1.0)).snapshot())
     assert not tick.plan.writes
     note = next(p for p in tick.proposals.problems if p.code == "cpuset-floor")
-    assert "all 1 CPUs" in note.what
+    assert "every CPU (1 online)" in note.what
 
 
 def test_shrinks_at_once_and_grows_by_a_tenth_of_the_cpus() -> None:
@@ -137,6 +137,18 @@ def test_CS_01_no_cpu_left_is_no_write() -> None:
     assert not held.plan.writes
     assert not held.plan.restores
     assert [hold.target for hold in held.plan.holds] == [TIER]
+
+
+def test_CS_21_a_set_whose_cpus_become_exclusive_moves_and_is_never_emptied() -> None:
+    tick = decide(bench().snapshot())
+    assert cpus(tick) == parse_cpuset("0-3")
+    taken = replace(node(8), exclusive_cpus=parse_cpuset("0-5"))
+    tick = next_tick(tick, node=taken)
+    assert cpus(tick) == parse_cpuset("6-7")
+    all_taken = replace(node(8), exclusive_cpus=parse_cpuset("0-7"))
+    tick = next_tick(tick, node=all_taken)
+    assert not tick.plan.writes
+    assert [hold.target for hold in tick.plan.holds] == [TIER]
 
 
 def test_CS_17_H22_exclusive_cpus_are_left_alone_and_the_shortage_told() -> None:
@@ -241,6 +253,15 @@ def test_an_owners_narrower_set_is_kept_within() -> None:
     tick = decide(bench(version=1, apps=(app("batch"),), values=values).snapshot())
     assert cpus(tick) == cpus(tick, BATCH) == cpus(tick, POD) == parse_cpuset("4-5")
     assert cpus(tick, CONTAINER) == parse_cpuset("4")
+
+
+def test_a_child_pinned_outside_the_set_gets_its_parents() -> None:
+    """v1 takes no parent below its child: the pinned child has to move."""
+    values = {(CONTAINER, Knob.CPUSET_CPUS): parse_cpuset("7")}
+    tick = decide(bench(version=1, values=values).snapshot())
+    assert cpus(tick, CONTAINER) == cpus(tick, POD) == parse_cpuset("0-3")
+    again = next_tick(tick)
+    assert cpus(again, CONTAINER) == parse_cpuset("0-3")
 
 
 def test_roots_with_no_cpu_in_common_are_named() -> None:

@@ -54,7 +54,8 @@ def test_H04_a_container_is_lifted_in_the_runtimes_spec_and_waited_for() -> None
     assert (write.value, write.channel, write.container_id) == (None, Channel.SPEC, "a-main")
     assert write.direction is Direction.RESTRICT
     assert tick.value(TIER, Knob.CPU_QUOTA) == 200_000, "the least that the kernel takes now"
-    assert dict(tick.write(TIER, Knob.CPU_QUOTA).terms)["child"] == CONTAINER
+    bound = dict(tick.write(TIER, Knob.CPU_QUOTA).terms)["bound_by"]
+    assert bound == f"until {CONTAINER} is lifted"
     assert "v1-child-quota" in tick.codes()
     after = decide(tick.after(), tick.proposals.memory)
     assert after.value(TIER, Knob.CPU_QUOTA) == 100_000
