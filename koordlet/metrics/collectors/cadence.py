@@ -8,7 +8,7 @@ CPU_EVERY_S = 1.0
 QUIET_EVERY_S = 5.0  # containers of a pod whose use does not move
 DETAIL_EVERY_S = 10.0  # memory, throttling, pressure, IO
 JITTER_S = 0.1  # a tick that comes this much early still counts as in time
-MIN_WINDOW_S = 0.5  # shorter spans make noise, not rates
+ABSENT_FOR_S = 60.0  # a file that this cgroup does not have is looked for again so often
 _GOLDEN = 0.6180339887498949
 
 

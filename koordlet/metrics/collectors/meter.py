@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from koordlet.host.cgroup import Cgroups
 from koordlet.host.counters import CpuStat, IoStat, MemoryStat
 from koordlet.host.psi import Psi, PsiResource
 from koordlet.metrics.collectors.cadence import (
+    ABSENT_FOR_S,
     DETAIL_EVERY_S,
+    JITTER_S,
     QUIET_EVERY_S,
 )
 from koordlet.metrics.collectors.sink import Sink
@@ -29,6 +33,12 @@ _BYTES_PER_S = 1e13
 _IOS_PER_S = 1e9
 _CEILINGS = (_PERIODS_PER_S, _PERIODS_PER_S) + 2 * (_BYTES_PER_S,) + 2 * (_IOS_PER_S,)
 _NO_COUNTS: Values = 6 * (None,)
+_ABSENT = Missing("this cgroup had no such file a short while ago")
+_OPTIONAL = 5  # io, memory, three pressure files
+_PRESSURES = (PsiResource.CPU, PsiResource.MEMORY, PsiResource.IO)
+_MISSES = 2  # a new container's first look may come before its first process
+
+T = TypeVar("T")
 
 
 class Moved(NamedTuple):
@@ -46,6 +56,8 @@ class CgroupMeter:
     __slots__ = (
         "_counts",
         "_counts_at_s",
+        "_look_again_s",
+        "_missed",
         "_most_ns_per_s",
         "_used_ns",
         "cgroup",
@@ -63,6 +75,8 @@ class CgroupMeter:
         self._most_ns_per_s = online_cpus * float(NS_PER_S)
         self._counts: Values = _NO_COUNTS
         self._counts_at_s = _NEVER_S
+        self._missed = [0] * _OPTIONAL
+        self._look_again_s = [_NEVER_S] * _OPTIONAL
 
     def sample_cpu(
         self, cgroups: Cgroups, sink: Sink, now_s: float, moved: Moved | None = None
@@ -90,20 +104,41 @@ class CgroupMeter:
     def sample_detail(self, cgroups: Cgroups, sink: Sink, now_s: float) -> None:
         """Read memory, throttling, pressure and IO."""
         periods, throttled, throttled_s = _throttling(cgroups.cpu_stat(self.cgroup))
-        io_totals = _io_totals(cgroups.io(self.cgroup))
-        counts = (periods, throttled, *io_totals)
-        period_rate, throttled_rate, *io_rates = self._rates(counts, now_s)
+        io_totals = _io_totals(self._unless_absent(0, now_s, cgroups.io))
+        memory = self._unless_absent(1, now_s, cgroups.memory)
+        psi = [
+            self._unless_absent(number, now_s, partial(cgroups.psi, resource=resource))
+            for number, resource in enumerate(_PRESSURES, start=2)
+        ]
+        period_rate, throttled_rate, *io_rates = self._rates(
+            (periods, throttled, *io_totals), now_s
+        )
         values = (
-            *_memory(cgroups.memory(self.cgroup)),
+            *_memory(memory),
             _throttled_ratio(period_rate, throttled_rate),
             throttled_s,
-            *pressure(cgroups.psi(self.cgroup, PsiResource.CPU)),
-            *pressure(cgroups.psi(self.cgroup, PsiResource.MEMORY)),
-            *pressure(cgroups.psi(self.cgroup, PsiResource.IO)),
+            *(ratio for each in psi for ratio in pressure(each)),
             *io_rates,
             *io_totals,
         )
         sink.put(self.index, _DETAIL, values)
+
+    def _unless_absent(
+        self, number: int, now_s: float, read: Callable[[CgroupPath], T | Missing]
+    ) -> T | Missing:
+        """Read what not every cgroup has: one without a controller, or a kernel without PSI, costs
+        a failed open once a minute and not each time (cases V2-05, OPS-01).
+        """
+        missed = self._missed[number]
+        if missed >= _MISSES and now_s < self._look_again_s[number]:
+            return _ABSENT
+        value = read(self.cgroup)
+        if isinstance(value, Missing):
+            self._missed[number] = missed + 1
+            self._look_again_s[number] = now_s + ABSENT_FOR_S - JITTER_S
+        elif missed:
+            self._missed[number] = 0
+        return value
 
     def _rates(self, counts: Values, now_s: float) -> Values:
         before, self._counts = self._counts, counts
