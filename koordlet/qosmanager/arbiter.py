@@ -86,7 +86,7 @@ def _by_target(actions: Iterable[SetValue]) -> dict[Target, list[SetValue]]:
     wishes: dict[Target, list[SetValue]] = defaultdict(list)
     for action in actions:
         wishes[action.key].append(action)
-    for same in wishes.values():
+    for same in filter(lambda several: len(several) > 1, wishes.values()):
         same.sort(key=lambda action: (action.owner, _text(action.value), action.reason))
     return wishes
 
@@ -153,6 +153,11 @@ def _unmask(draft: _Draft, snapshot: Snapshot) -> None:
 
 
 def _restores(proposals: Proposals, snapshot: Snapshot, draft: _Draft) -> tuple[Restore, ...]:
+    rows = [
+        row
+        for key, row in snapshot.owned.items()
+        if not row.side_effect and key not in draft.writes and key not in draft.holds
+    ]
     return tuple(
         Restore(
             row.target,
@@ -162,8 +167,7 @@ def _restores(proposals: Proposals, snapshot: Snapshot, draft: _Draft) -> tuple[
             row.channel,
             row.container_id,
         )
-        for key, row in sorted(snapshot.owned.items(), key=lambda item: _order(item[0]))
-        if not row.side_effect and key not in draft.writes and key not in draft.holds
+        for row in sorted(rows, key=lambda row: _order(row.key))
     )
 
 

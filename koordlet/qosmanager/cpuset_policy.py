@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from koordlet.model.actions import Decision, Hold, Owned, SetValue, Target, Terms
 from koordlet.model.knobs import Knob
@@ -138,21 +138,22 @@ def _cpus_of(budget: Budget) -> int:
 
 def _cpus_before(snapshot: Snapshot) -> int | None:
     """The size of the set that we hold; a foreign reset does not change it (case CQ-01)."""
-    sizes = [
-        len(cpus)
+    texts = {
+        row.last_written
         for row in snapshot.owned.values()
-        if row.owner == CPU_SUPPRESS and row.knob is Knob.CPUSET_CPUS
-        if not isinstance(cpus := journaled.cpus(row.last_written), Missing) and cpus
-    ]
-    return max(sizes, default=None)
+        if row.knob is Knob.CPUSET_CPUS and row.owner == CPU_SUPPRESS
+    }
+    sizes = [len(cpus) for cpus in map(journaled.cpus, texts) if not isinstance(cpus, Missing)]
+    return max(filter(None, sizes), default=None)
 
 
 def _take(snapshot: Snapshot, wanted: int, *, lsr_exclusive: bool) -> BeCpus:
     """CPUs by Koordinator's rules, within what the owners of all roots allow."""
     claims = cpu_claims(snapshot, lsr_exclusive=lsr_exclusive)
+    owners_cpus = OwnersCpus(snapshot)
     allowed = online = snapshot.node.topology.online
     for root in writable(snapshot.be_roots):
-        owners = _owners_cpus(snapshot, root.path)
+        owners = owners_cpus.of(root.path)
         allowed = allowed if owners is None else allowed & owners
     excluded = claims.excluded | (online - allowed if allowed else frozenset())
     return take_be_cpus(snapshot.node.topology, wanted, claims.lsr_pods, excluded)
@@ -164,7 +165,7 @@ def _unusable(snapshot: Snapshot, root: BeRoot, cpus: frozenset[int]) -> Hold | 
     if isinstance(present, Missing):
         why = f"its cpuset cannot be read: {present.why}"
         return Hold(root.path, Knob.CPUSET_CPUS, CPU_SUPPRESS, why)
-    owners = _owners_cpus(snapshot, root.path)
+    owners = OwnersCpus(snapshot).of(root.path)
     if owners is None or owners & cpus:
         return None
     return Problem(
@@ -187,11 +188,12 @@ def _narrow(
 ) -> Iterator[SetValue]:
     """``cpus`` for every path, parents first, within what its owner gave it and its parent gets."""
     given: dict[CgroupPath, frozenset[int]] = {}
+    owners_cpus = OwnersCpus(snapshot)
     for path in paths:
         if isinstance(snapshot.value((path, Knob.CPUSET_CPUS)), Missing):
             continue
         above = given.get(path.parent, cpus)
-        owners = _owners_cpus(snapshot, path)
+        owners = owners_cpus.of(path)
         given[path] = above if owners is None else (above & owners or above)
         yield SetValue(
             path,
@@ -203,21 +205,34 @@ def _narrow(
         )
 
 
-def _owners_cpus(snapshot: Snapshot, path: CgroupPath) -> frozenset[int] | None:
-    """The CPUs that the owner of ``path`` gave it; None: whatever its parent has.
+@dataclass(slots=True)
+class OwnersCpus:
+    """The CPUs that the owners of cgroups gave them, whatever we made of it."""
 
-    A cgroup that appeared under a parent which we hold narrowed, with the parent's very set, was
-    born with it: its owner asked for nothing (hazard H5).
-    """
-    present = snapshot.value((path, Knob.CPUSET_CPUS))
-    above = path
-    while above and snapshot.value((above, Knob.CPUSET_CPUS)) == present:
-        row = snapshot.owned.get((above, Knob.CPUSET_CPUS))
-        if row is not None:
-            original = journaled.cpus(row.original)
-            return None if isinstance(original, Missing) or not original else original
-        above = above.parent
-    return present if isinstance(present, frozenset) and present else None
+    snapshot: Snapshot
+    parsed: dict[str, frozenset[int] | None] = field(default_factory=dict)
+
+    def of(self, path: CgroupPath) -> frozenset[int] | None:
+        """The owner's set for ``path``; None: whatever its parent has.
+
+        A cgroup that appeared under a parent which we hold narrowed, with the parent's very set,
+        was born with it: its owner asked for nothing (hazard H5).
+        """
+        owned, values = self.snapshot.owned, self.snapshot.values
+        key: Target = (path, Knob.CPUSET_CPUS)
+        present = values.get(key)
+        while key[0] and values.get(key) == present:
+            if (row := owned.get(key)) is not None:
+                return self._original(row.original)
+            key = (key[0].parent, Knob.CPUSET_CPUS)
+        return present if isinstance(present, frozenset) and present else None
+
+    def _original(self, text: str) -> frozenset[int] | None:
+        """Rows by the hundred hold the same few texts."""
+        if text not in self.parsed:
+            cpus = journaled.cpus(text)
+            self.parsed[text] = None if isinstance(cpus, Missing) else cpus or None
+        return self.parsed[text]
 
 
 def _notes(taken: BeCpus) -> list[Problem]:

@@ -6,11 +6,11 @@ new value was wrong, and is restored where koordlet has no business in that plac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from koordlet.model.actions import Hold, Plan, Restore, SetValue, Struck
-from koordlet.model.knobs import Knob
+from koordlet.model.knobs import Knob, Value
 from koordlet.model.paths import CgroupPath
 from koordlet.model.pods import AppBackend
 from koordlet.model.readings import Missing
@@ -26,19 +26,16 @@ MEMORY_MARGIN_RATIO = 0.05
 
 _MEMORY_LIMITS = frozenset({Knob.MEMORY_LIMIT, Knob.MEMORY_SWAP_LIMIT})
 
-Rule = Callable[[SetValue, Snapshot], str]
-"""Why an action must not be, or ``""``."""
-
 
 def guard(plan: Plan, snapshot: Snapshot) -> Plan:
     """The plan without the actions that cross a hard limit; each with the reason in ``struck``."""
-    ground = Ground.of(snapshot)
+    ground, limits = Ground.of(snapshot), Limits.of(snapshot)
     writes: list[SetValue] = []
     struck: list[Struck] = []
     holds: list[Hold] = []
     restores: list[Restore] = []
     for action in plan.writes:
-        place, value = ground.objection(action), _value_objection(action, snapshot)
+        place, value = ground.objection(action), limits.objection(action)
         if not place and not value:
             writes.append(action)
             continue
@@ -98,7 +95,7 @@ class Ground:
     def objection(self, action: SetValue) -> str:
         """Why nothing of this kind may be written at this place, or ``""``."""
         path = action.target
-        unit = covering(path, self.units)
+        unit = covering(path, self.units) if self.units else None
         if unit is not None:
             return f"unsupported: host application {self.units[unit]}: {UNIT_REASON}"
         if not path:
@@ -129,40 +126,48 @@ def memory_floor_bytes(used_bytes: int) -> int:
     return used_bytes + max(MEMORY_MARGIN_BYTES, int(used_bytes * MEMORY_MARGIN_RATIO))
 
 
-def _value_objection(action: SetValue, snapshot: Snapshot) -> str:
-    return next((why for rule in _RULES if (why := rule(action, snapshot))), "")
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What no value crosses in this tick."""
 
+    usable_cpus: frozenset[int]
+    memory_used_bytes: Mapping[CgroupPath, int]
 
-def _quota_rule(action: SetValue, snapshot: Snapshot) -> str:
-    if action.knob is not Knob.CPU_QUOTA or action.value is None:
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Limits:
+        node = snapshot.node
+        usable = node.topology.online - node.reserved_cpus - node.exclusive_cpus
+        return cls(usable, snapshot.memory_used_bytes)
+
+    def objection(self, action: SetValue) -> str:
+        """Why this value must not be, or ``""``."""
+        value = action.value
+        if action.knob is Knob.CPU_QUOTA:
+            return _quota_objection(value)
+        if action.knob is Knob.CPUSET_CPUS and isinstance(value, frozenset):
+            return self._cpuset_objection(value)
+        if action.knob in _MEMORY_LIMITS and isinstance(value, int):
+            return self._memory_objection(action.target, value)
         return ""
-    if isinstance(action.value, int) and action.value >= QUOTA_MIN_US:
+
+    def _cpuset_objection(self, cpus: frozenset[int]) -> str:
+        if not cpus:
+            return "an empty cpuset leaves its tasks no CPU (case CS-01)"
+        if cpus & self.usable_cpus:
+            return ""
+        return f"every CPU of {format_cpuset(cpus)} is offline, reserved or exclusive"
+
+    def _memory_objection(self, target: CgroupPath, limit_bytes: int) -> str:
+        used = self.memory_used_bytes.get(target)
+        if used is None:
+            return "its memory use is unknown, and a limit below use kills on cgroup v2"
+        floor = memory_floor_bytes(used)
+        if limit_bytes >= floor:
+            return ""
+        return f"{limit_bytes} bytes is below use + margin ({floor} bytes): it would kill"
+
+
+def _quota_objection(value: Value) -> str:
+    if value is None or (isinstance(value, int) and value >= QUOTA_MIN_US):
         return ""
-    return f"{action.value} us is below the kernel's least quota of {QUOTA_MIN_US} us"
-
-
-def _cpuset_rule(action: SetValue, snapshot: Snapshot) -> str:
-    if action.knob is not Knob.CPUSET_CPUS or not isinstance(action.value, frozenset):
-        return ""
-    if not action.value:
-        return "an empty cpuset leaves its tasks no CPU (case CS-01)"
-    node = snapshot.node
-    usable = node.topology.online - node.reserved_cpus - node.exclusive_cpus
-    if action.value & usable:
-        return ""
-    return f"every CPU of {format_cpuset(action.value)} is offline, reserved or exclusive"
-
-
-def _memory_rule(action: SetValue, snapshot: Snapshot) -> str:
-    if action.knob not in _MEMORY_LIMITS or action.value is None:
-        return ""
-    used = snapshot.memory_used_bytes.get(action.target)
-    if used is None:
-        return "its memory use is unknown, and a limit below use kills on cgroup v2"
-    floor = memory_floor_bytes(used)
-    if isinstance(action.value, int) and action.value >= floor:
-        return ""
-    return f"{action.value} bytes is below use + margin ({floor} bytes): it would kill"
-
-
-_RULES: tuple[Rule, ...] = (_quota_rule, _cpuset_rule, _memory_rule)
+    return f"{value} us is below the kernel's least quota of {QUOTA_MIN_US} us"

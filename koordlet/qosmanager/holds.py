@@ -38,14 +38,13 @@ def _held_by(name: str, decision: Decision, snapshot: Snapshot) -> tuple[Hold, .
     wanted = {action.key for action in decision.actions}
     holds = {hold.key: hold for hold in decision.holds if hold.key not in wanted}
     pods = snapshot.workloads.pods
-    for row in _rows(name, snapshot):
-        if row.key in wanted or row.key in holds:
-            continue
-        if decision.hold_all:
-            holds[row.key] = Hold(row.target, row.knob, name, decision.hold_all)
-        elif isinstance(pods, Missing) and not _seen(row.target, snapshot):
-            why = f"the pods of this node are unknown: {pods.why}"
-            holds[row.key] = Hold(row.target, row.knob, name, why)
+    if decision.hold_all or isinstance(pods, Missing):
+        for row in _rows(name, snapshot):
+            why = decision.hold_all
+            if not why and not _seen(row.target, snapshot):
+                why = f"the pods of this node are unknown: {pods}"
+            if why and row.key not in wanted and row.key not in holds:
+                holds[row.key] = Hold(row.target, row.knob, name, why)
     return tuple(holds.values())
 
 
