@@ -8,8 +8,9 @@ import urllib.error
 import urllib.request
 from types import TracebackType
 
-CONTAINER_CPU = "koordlet_container_cpu_usage_cores"
+CONTAINER_CPU = "koordlet_container_used_cpu_cores"
 TIMEOUT_S = 5.0
+_CONTAINER_LINE = re.compile(rf"^{CONTAINER_CPU}\{{([^}}]*)\}} (\S+)$", re.MULTILINE)
 
 
 class Page:
@@ -18,11 +19,13 @@ class Page:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def container_cores(self, container_id: str) -> float | None:
+    def container_cores(self, pod_uid: str, container: str) -> float | None:
         """Cores that a container uses, or None where the page does not say."""
-        pattern = rf"^{CONTAINER_CPU}\{{[^}}]*\b{container_id}\b[^}}]*\}} (\S+)"
-        found = re.search(pattern, self.text, re.MULTILINE)
-        return float(found[1]) if found else None
+        wanted = {f'uid="{pod_uid}"', f'container="{container}"'}
+        for labels, value in _CONTAINER_LINE.findall(self.text):
+            if wanted <= set(labels.split(",")):
+                return float(value)
+        return None
 
 
 class Scraper:

@@ -28,6 +28,11 @@ class NodePod:
     cgroup: str
     containers: dict[str, str] = field(default_factory=dict)
 
+    def name_of(self, container_id: str) -> str:
+        """The name of a container."""
+        (name,) = (each.name for each in self.record.containers.values() if each.id == container_id)
+        return name
+
 
 class FakeNode:
     """Pods of a kubelet with the cgroupfs driver, below a cgroup root of their own."""

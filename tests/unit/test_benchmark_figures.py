@@ -56,9 +56,11 @@ def test_files_are_counted_once_for_each_container_and_hierarchy() -> None:
 
 
 def test_a_page_that_does_not_name_a_container_gives_no_zero() -> None:
-    page = Page('koordlet_container_cpu_usage_cores{container_id="ab12",qos="BE"} 0.21\n')
-    assert page.container_cores("ab12") == 0.21
-    assert page.container_cores("ff00") is None
+    labels = 'namespace="default",pod="p",uid="ab-12",container="main",qos="BE"'
+    page = Page(f"koordlet_container_used_cpu_cores{{{labels}}} 0.21\n")
+    assert page.container_cores("ab-12", "main") == 0.21
+    assert page.container_cores("ab-12", "other") is None
+    assert page.container_cores("ff-00", "main") is None
 
 
 def test_a_photo_difference_is_named_in_both_directions() -> None:
