@@ -118,6 +118,11 @@ class Mount:
     fs_type: str
     super_options: frozenset[str]
 
+    @property
+    def read_only(self) -> bool:
+        """Whether the mount or its file system refuses writes."""
+        return "ro" in self.options or "ro" in self.super_options
+
 
 def parse_mountinfo(text: bytes) -> tuple[Mount, ...]:
     """The mounts in force: of several on one mount point the last, which hides the others.
@@ -152,7 +157,7 @@ def _preference(mount: Mount) -> tuple[bool, bool, bool, int, str]:
     shows_all = mount.root == "/" or mount.root.startswith("/..")
     return (
         not shows_all,
-        "ro" in mount.options,
+        mount.read_only,
         not mount.point.startswith("/sys/fs/cgroup"),
         len(mount.point),
         mount.point,
@@ -168,7 +173,7 @@ def _hierarchy(mount: Mount, version: int, controllers: frozenset[str], roots: R
     if shown and not shown.startswith("..") and (inside + "/").startswith(shown + "/"):
         inside = inside.removeprefix(shown).strip("/")
     managed = f"{point}/{inside}" if inside else point
-    return Hierarchy(point, version, controllers, managed, "ro" in mount.options)
+    return Hierarchy(point, version, controllers, managed, mount.read_only)
 
 
 def _unified(files: Files, mount: Mount, roots: Roots) -> Hierarchy:

@@ -229,6 +229,17 @@ def test_v1_empty_cpuset_without_tasks_is_taken(v1_host: Host) -> None:
     assert cgroups.read(cg, Knob.CPUSET_CPUS) == frozenset()
 
 
+def test_H05_v1_a_bare_new_cpuset_is_empty_until_somebody_fills_it(v1_host: Host) -> None:
+    cgroups, cg = v1_host.cgroups(), v1_host.make("a")
+    directory = cgroups.dir_of(cg, "cpuset")
+    cgroups.files.make_dir(f"{directory}/bare")
+    bare = cg.child("bare")
+    assert cgroups.read(bare, Knob.CPUSET_CPUS) == frozenset()
+    assert cgroups.read(bare, Knob.CPUSET_MEMS) == frozenset()
+    cgroups.write(bare, Knob.CPUSET_CPUS, raw(cgroups, cg, Knob.CPUSET_CPUS))
+    assert cgroups.read(bare, Knob.CPUSET_CPUS) == cgroups.read(cg, Knob.CPUSET_CPUS)
+
+
 def test_v2_cpuset_is_cut_by_the_parent_and_restored_by_a_newline(v2_host: Host) -> None:
     cgroups = v2_host.cgroups()
     tier, child = v2_host.make("a"), v2_host.make("a/b")

@@ -98,6 +98,14 @@ def test_v2_memory_by_three_definitions() -> None:
     assert (memory.usage_bytes, memory.working_set_bytes, memory.anon_bytes) == (1_000, 970, 35)
 
 
+def test_MEM_03_page_cache_in_use_counts_by_one_definition_and_not_by_the_other() -> None:
+    current, active_file = 2_048_086_016, 1_942_446_080
+    anon = current - active_file
+    memory = parse_memory(current, LRU.format(0, anon, 0, active_file, 0).encode(), version=2)
+    assert memory.working_set_bytes == current
+    assert memory.anon_bytes == anon == 105_639_936
+
+
 def test_V1_13_parts_larger_than_the_whole_are_flagged() -> None:
     stat = (
         "total_inactive_anon 4831838208\ntotal_active_anon 4831838208\n"
@@ -131,7 +139,7 @@ def test_a_memory_stat_of_another_kernel_is_missing() -> None:
 
 
 @pytest.mark.parametrize("layout", ["v1", "v2"])
-def test_V1_06_MEM_18_without_swap_accounting_swap_is_missing_and_nothing_fails(
+def test_MEM_18_without_swap_accounting_swap_is_missing_and_nothing_fails(
     layout: str,
 ) -> None:
     host = fake_host(layout, cgroups={"pod": {}}, swap_accounting=False)

@@ -59,6 +59,16 @@ def test_PP_05_psi_switched_off_for_one_cgroup() -> None:
     assert isinstance(host.cgroups().psi(CgroupPath("other"), PsiResource.CPU), Psi)
 
 
+def test_PP_06_node_contention_shows_in_some_while_full_stays_zero() -> None:
+    files = FakeFiles(())
+    files.put("/proc/pressure/cpu", f"{SOME}\n{FULL}\n".replace("total=7", "total=0"))
+    found = node_psi(files, Roots(), PsiResource.CPU)
+    assert isinstance(found, Psi)
+    assert found.some is not None
+    assert found.full is not None
+    assert (found.some.total_us, found.full.total_us) == (12_345, 0)
+
+
 def test_PP_08_vendor_kernels_keep_it_in_the_cpuacct_tree() -> None:
     host = fake_host("v1", cgroups={"pod": {}})
     host.set_text("pod", "cpu.pressure", SOME)  # lands in the cpu tree, where nobody looks
