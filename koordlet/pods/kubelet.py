@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koordlet.model.pods import PodRecord
-from koordlet.pods.kubeletfacts import KubeletFacts, endpoint_host, find_kubelet
+from koordlet.pods.kubeletfacts import KubeletFacts, endpoint_host
 from koordlet.pods.podlist import PodListError, parse_pod_list
 from koordlet.pods.source import SourceError
 from koordlet.protocol.problem import Problem
-
-__all__ = ["KubeletClient", "KubeletEndpoint", "KubeletFacts", "endpoint_of", "find_kubelet"]
 
 EMPTY_LISTS_DOUBTED = 3
 """A kubelet that lost its state answers with no pods for a while; after this many in a row it is

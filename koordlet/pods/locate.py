@@ -10,12 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from koordlet.host.cgroup import Cgroups
-from koordlet.model.knobs import Knob
 from koordlet.model.paths import ROOT, CgroupPath
 from koordlet.model.pods import Container, ContainerState, KubeLayout, Pod, PodRecord
 from koordlet.model.readings import Missing
-from koordlet.pods.applocate import locate_apps
-from koordlet.pods.layout import find_layout
 from koordlet.protocol import names
 from koordlet.protocol.cpuset import CpuSetError, parse_cpuset
 from koordlet.protocol.policy import decide_qos, parse_priority_label, parse_qos_label
@@ -28,15 +25,9 @@ from koordlet.protocol.qos import (
     priority_class_of,
 )
 
-__all__ = ["LocateCache", "find_layout", "has_allocated_cpus", "locate_apps", "locate_pods"]
-
 _RUNTIME_PREFIXES = ("cri-containerd-", "docker-", "crio-", "pouch-")
 _STRAY_PARENTS = (ROOT, CgroupPath("system.slice/containerd.service"))
 """Where a cgroupfs runtime puts a path that was meant for systemd: the root, or its own cgroup."""
-
-CHECKED_EVERY = 4
-"""A pod's containers are looked at again in every fourth call, or when its record changes: until
-then a directory that left shows as readings that are Missing."""
 
 _VM_HANDLER = "kata"
 _IN_A_VM = Missing("its processes live in a virtual machine; the host sees the pod's cgroup only")
@@ -45,11 +36,11 @@ _NOT_RUNNING = Missing("exited")
 
 @dataclass(slots=True)
 class _Hit:
-    """What was found for one pod, and every path below its own that this rests on."""
+    """What was found for one pod, and every directory below its own that this rests on."""
 
     record: PodRecord
     pod: Pod
-    paths: tuple[CgroupPath, ...]
+    directories: tuple[str, ...]
     complete: bool
 
 
@@ -62,7 +53,6 @@ class LocateCache:
 
     hits: dict[str, _Hit] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
-    calls: int = 0
 
 
 @dataclass(slots=True)
@@ -104,10 +94,8 @@ def locate_pods(
         return tuple(_place(record, layout, None, (), ()) for record in records)
     tree = _list_tiers(cgroups, layout)
     hits: dict[str, _Hit] = {}
-    for turn, record in enumerate(records, start=cache.calls):
-        hit = cache.hits.get(record.uid)
-        hits[record.uid] = _locate(tree, record, hit, look=turn % CHECKED_EVERY == 0)
-    cache.calls += 1
+    for record in records:
+        hits[record.uid] = _locate(tree, record, cache.hits.get(record.uid))
     cache.hits = hits
     cache.problems = _mismatch(tree.mismatched)
     return tuple(hit.pod for hit in hits.values())
@@ -129,13 +117,13 @@ def _list_tiers(cgroups: Cgroups, layout: KubeLayout) -> _Tree:
     )
 
 
-def _locate(tree: _Tree, record: PodRecord, hit: _Hit | None, *, look: bool) -> _Hit:
+def _locate(tree: _Tree, record: PodRecord, hit: _Hit | None) -> _Hit:
     tier, directory = _pod_dir(tree, record)
     if (
         hit is not None
         and hit.pod.cgroup == directory
         and _still_holds(hit, record)
-        and (not look or _still_there(tree, hit))
+        and _still_there(tree, hit)
     ):
         return hit
     found = _search(tree, record, tier, directory)
@@ -152,8 +140,8 @@ def _still_holds(hit: _Hit, record: PodRecord) -> bool:
 
 
 def _still_there(tree: _Tree, hit: _Hit) -> bool:
-    identity = tree.cgroups.identity
-    return not any(isinstance(identity(path, Knob.CPU_SHARES), Missing) for path in hit.paths)
+    identity = tree.cgroups.files.identity
+    return not any(isinstance(identity(directory), Missing) for directory in hit.directories)
 
 
 def _pod_dir(tree: _Tree, record: PodRecord) -> tuple[KubeQos | None, CgroupPath | Missing]:
@@ -193,11 +181,14 @@ def _search(
         found for each in record.sandbox_ids if (found := _in_pod(directory, listed, each))
     )
     missing = any(each.cgroup is not _NOT_RUNNING and not each.cgroup for each in containers)
-    paths = (each.cgroup for each in containers if isinstance(each.cgroup, CgroupPath))
+    found_paths = (*(each.cgroup for each in containers), *sandboxes)
+    directories = (
+        tree.cgroups.dir_of(path, "cpu") for path in found_paths if isinstance(path, CgroupPath)
+    )
     return _Hit(
         record,
         _place(record, directory, tier, containers, sandboxes),
-        (*paths, *sandboxes),
+        tuple(each for each in directories if isinstance(each, str)),
         complete=not missing and (bool(sandboxes) or not record.running or not record.sandbox_ids),
     )
 

@@ -11,7 +11,8 @@ from koordlet.model.paths import CgroupPath
 from koordlet.model.pods import ContainerState, KubeLayout, Pod, PodRecord, Resources
 from koordlet.model.readings import Missing
 from koordlet.pods.cri import CriClient
-from koordlet.pods.locate import LocateCache, find_layout, locate_pods
+from koordlet.pods.layout import find_layout
+from koordlet.pods.locate import LocateCache, locate_pods
 from koordlet.pods.source import SourceError
 from koordlet.protocol import names
 from koordlet.protocol.qos import KubeQos, Qos, QosSource, ValueSource

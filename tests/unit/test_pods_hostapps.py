@@ -10,6 +10,7 @@ import pytest
 from koordlet.model.paths import CgroupPath
 from koordlet.model.pods import AppBackend, HostApp, KubeLayout, Resources
 from koordlet.model.readings import Missing
+from koordlet.pods.applocate import locate_apps
 from koordlet.pods.hostapp import (
     HostAppRecord,
     declared_cgroup,
@@ -18,7 +19,7 @@ from koordlet.pods.hostapp import (
     is_unit_name,
     merge_apps,
 )
-from koordlet.pods.locate import find_layout, locate_apps
+from koordlet.pods.layout import find_layout
 from koordlet.protocol.nodeslo import HostApplicationSpec, HostCgroupBase, HostCgroupPath
 from koordlet.protocol.problem import Problem
 from koordlet.protocol.qos import PriorityClass, Qos

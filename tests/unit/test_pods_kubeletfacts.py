@@ -10,8 +10,8 @@ from koordlet.host.mounts import Roots
 from koordlet.model.pods import CgroupDriver, Resources
 from koordlet.model.readings import Missing
 from koordlet.model.topology import CpuManagerPolicy
-from koordlet.pods.kubelet import KubeletFacts, endpoint_of, find_kubelet
-from koordlet.pods.kubeletfacts import endpoint_host
+from koordlet.pods.kubelet import endpoint_of
+from koordlet.pods.kubeletfacts import KubeletFacts, endpoint_host, find_kubelet
 from tests.support.fakehost import FakeFiles
 
 CONFIG = """

@@ -8,7 +8,7 @@ import pytest
 
 from koordlet.model.pods import CgroupDriver, KubeLayout
 from koordlet.model.readings import Missing
-from koordlet.pods.locate import find_layout
+from koordlet.pods.layout import find_layout
 from tests.support.fakehost import fake_host
 
 

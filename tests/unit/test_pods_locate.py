@@ -22,13 +22,8 @@ from koordlet.model.pods import (
     PodRecord,
 )
 from koordlet.model.readings import Missing
-from koordlet.pods.locate import (
-    CHECKED_EVERY,
-    LocateCache,
-    find_layout,
-    has_allocated_cpus,
-    locate_pods,
-)
+from koordlet.pods.layout import find_layout
+from koordlet.pods.locate import LocateCache, has_allocated_cpus, locate_pods
 from koordlet.protocol import names
 from koordlet.protocol.qos import KubeQos, PriorityClass, Qos, QosSource, ValueSource
 from tests.support.fakehost import FakeHost, fake_host
@@ -183,8 +178,7 @@ def test_POD_08_hit_is_cached_and_dropped_when_gone() -> None:
     (again,) = locate(host, record(), cache=cache)
     assert again is before
     host.remove(f"kubepods/burstable/pod{UID}/{CID}")
-    for _ in range(CHECKED_EVERY):
-        (gone,) = locate(host, record(), cache=cache)
+    (gone,) = locate(host, record(), cache=cache)
     assert isinstance(gone.containers[0].cgroup, Missing)
     host.make(f"kubepods/burstable/pod{UID}/{CID}")
     (back,) = locate(host, record(), cache=cache)
