@@ -104,11 +104,7 @@ def present_use(snapshot: Snapshot) -> CpuUse | Missing:
     surge = snapshot.cpu_surge
     if isinstance(surge, Missing) or not _is_finite(surge):
         return use
-    return surge if _nonbe(surge) - _nonbe(use) > SURGE_RATIO * capacity else use
-
-
-def _nonbe(use: CpuUse) -> float:
-    return use.nonbe_pods_cores + use.nonbe_apps_cores + use.system_cores
+    return surge if surge.nonbe_cores - use.nonbe_cores > SURGE_RATIO * capacity else use
 
 
 def _is_size(cores: float) -> bool:

@@ -6,7 +6,7 @@ the targets of the other one are no longer asked for, and so restored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from koordlet.model.actions import Decision, Owned, SetValue, Target
@@ -22,7 +22,7 @@ from koordlet.qosmanager.names import CPU_SUPPRESS
 from koordlet.qosmanager.notes import unit_notes, unsupported
 from koordlet.qosmanager.quota_lift import stay_lifted
 from koordlet.qosmanager.quota_policy import decide_quota, quota_needs, safe_quota
-from koordlet.qosmanager.scope import writable
+from koordlet.qosmanager.scope import kube_tier, writable
 from koordlet.qosmanager.strategy import NeedsContext, Numbers
 from koordlet.snapshot import Snapshot
 
@@ -43,11 +43,13 @@ class CpuSuppress:
 
     def needs(self, context: NeedsContext) -> Iterable[Target]:
         slo = context.slo
-        if isinstance(slo, Missing) or not self.enabled(slo):
+        if isinstance(slo, Missing):
+            return _periods(context)
+        if not self.enabled(slo):
             return ()
         if slo.threshold.cpu_suppress_policy is CpuSuppressPolicy.CFS_QUOTA:
-            return quota_needs(context)
-        return cpuset_needs(context)
+            return (*quota_needs(context), *_periods(context))
+        return (*cpuset_needs(context), *_periods(context))
 
     def decide(self, snapshot: Snapshot, memory: Numbers) -> tuple[Decision, Numbers]:
         slo = snapshot.slo
@@ -86,6 +88,19 @@ class CpuSuppress:
         )
 
 
+def _periods(context: NeedsContext) -> Iterator[Target]:
+    """Periods of what may be held without being a known BE root: its safe quota needs them.
+
+    After a restart the journal knows a quota on the tier before any source has told its pods.
+    """
+    tier = kube_tier(context.workloads)
+    unknown = isinstance(context.slo, Missing) or isinstance(context.workloads.pods, Missing)
+    if unknown:
+        yield from ((root.path, Knob.CPU_PERIOD) for root in writable(context.be_roots))
+        if tier is not None:
+            yield (tier, Knob.CPU_PERIOD)
+
+
 def _with_notes(decision: Decision, notes: tuple[Problem, ...]) -> Decision:
     return replace(decision, notes=(*notes, *decision.notes))
 
@@ -96,7 +111,8 @@ def _safe_quotas(
     """Roots get an even share of the safe budget; what was lifted below them stays lifted."""
     lifted = [row for row in rows if journaled.quota_us(row.last_written) is None]
     roots = [row for row in rows if row not in lifted]
-    share = budget.cores / max(len(roots), len(writable(snapshot.be_roots)), 1)
+    known = {row.target for row in roots} | {root.path for root in writable(snapshot.be_roots)}
+    share = budget.cores / max(len(known), 1)
     values: dict[Target, SetValue] = {}
     for row in roots:
         found = safe_quota(snapshot, row.target, share, budget.terms)

@@ -67,7 +67,7 @@ def _writes(writes: Iterable[SetValue], values: Values, verb: str) -> Iterator[s
     """Each write with its reason; numbers shared with the write above are not told again."""
     told: Terms = ()
     for write in writes:
-        yield _change(write, values.get(write.key, Missing("not read")), verb)
+        yield _change(write, values, verb)
         yield f"{_INDENT}because {write.reason}"
         same = _common_start(told, write.terms)
         own = write.terms[same:]
@@ -76,11 +76,15 @@ def _writes(writes: Iterable[SetValue], values: Values, verb: str) -> Iterator[s
         told = write.terms or told
 
 
-def _change(write: SetValue, before: Value | Missing, verb: str) -> str:
+def _change(write: SetValue, values: Values, verb: str) -> str:
+    before = values.get(write.key, Missing("not read"))
     channel = " through the container runtime" if write.channel is Channel.SPEC else ""
     wanted = f"{format_value(write.knob, write.value)}{channel} [{write.owner}]"
+    keep = "keep" if verb == "write" else verb
+    if write.knob is Knob.CPU_SHARES and values.get((write.target, Knob.CPU_IDLE)) == 1:
+        return _line(keep, write.target, write.knob, f"{wanted}, masked while cpu.idle is 1")
     if before == write.value:
-        return _line("keep" if verb == "write" else verb, write.target, write.knob, wanted)
+        return _line(keep, write.target, write.knob, wanted)
     text = f"{format_value(write.knob, before)} -> {wanted}"
     return _line(verb, write.target, write.knob, text)
 

@@ -44,6 +44,14 @@ def test_a_value_that_is_there_already_is_kept() -> None:
     assert lines[0] == "keep    /a cpu.quota: 50000 us [one]"
 
 
+def test_H02_a_weight_that_idle_masks_is_no_change() -> None:
+    """While cpu.idle is 1 the kernel shows shares 3, whatever was written before."""
+    weight = SetValue(A, Knob.CPU_SHARES, 2, "one", "a reason")
+    values = {(A, Knob.CPU_SHARES): 3, (A, Knob.CPU_IDLE): 1}
+    lines = describe(Plan(writes=(weight,)), values)
+    assert lines[0] == "keep    /a cpu.shares: 2 [one], masked while cpu.idle is 1"
+
+
 def test_terms_that_writes_share_are_told_once() -> None:
     shared = (("capacity_cores", 4.0), ("budget_cores", 1.5))
     writes = (

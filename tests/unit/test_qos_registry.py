@@ -114,7 +114,7 @@ def test_needs_of_a_failing_strategy_are_none_and_the_others_are_asked() -> None
         (TIER, Knob.CPU_QUOTA),
         (TIER, Knob.CPU_PERIOD),
     }
-    assert needs_all(replace(context, slo=Missing("none yet"))) == (frozenset(), ())
+    assert needs_all(replace(context, slo=slo())) == (frozenset(), ())
     on_v1 = replace(context, capabilities=bench(version=1).snapshot().capabilities)
     assert (CgroupPath(f"{POD}/a-main"), Knob.CPU_PERIOD) in needs_all(on_v1)[0]
     by_cpuset = replace(on_v1, slo=slo(CpuSuppressPolicy.CPUSET, priority=True, idle=1))
@@ -229,7 +229,22 @@ def test_pods_that_nobody_has_told_yet_are_held_not_restored() -> None:
     assert tick.value("host-best-effort/batch", Knob.CPU_SHARES) == 2
     tick = next_tick(tick, 31)
     assert tick.value(TIER, Knob.CPU_SHARES) == 2
+    assert tick.value(TIER, Knob.CPU_QUOTA) == 40_000, "half of the safe budget: two roots"
     assert not tick.plan.struck
+
+
+@pytest.mark.parametrize("unknown", ["slo", "pods"])
+def test_the_safe_quota_of_a_tier_that_nobody_told_yet_can_be_computed(unknown: str) -> None:
+    snapshot = bench().snapshot()
+    context = NeedsContext(
+        snapshot.node,
+        snapshot.workloads if unknown == "slo" else Workloads(Missing("starting"), 0.0, (), LAYOUT),
+        snapshot.be_roots if unknown == "slo" else (),
+        {},
+        snapshot.capabilities,
+        Missing("starting") if unknown == "slo" else snapshot.slo,
+    )
+    assert (TIER, Knob.CPU_PERIOD) in needs_all(context)[0]
 
 
 def test_side_effect_rows_are_not_held_on_their_own() -> None:
