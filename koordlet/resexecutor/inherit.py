@@ -11,7 +11,7 @@ from koordlet.model.knobs import Knob
 from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
 from koordlet.resexecutor.journal import Row
-from koordlet.resexecutor.ledger import Ledger, inode_of
+from koordlet.resexecutor.ledger import Held, Ledger, inode_of
 from koordlet.resexecutor.reads import Reads, descendants
 
 _CPUS = Knob.CPUSET_CPUS
@@ -37,8 +37,7 @@ def inherited(
         row = held.row if held is not None else parents.get(parent)
         if row is None:
             continue
-        ours = row.may_write | {row.last_written} | ({held.previous} if held else set())
-        texts = ours - {row.original, ""}
+        texts = texts_of_ours(row, held)
         if not texts:
             continue
         for child in tree[parent]:
@@ -46,6 +45,12 @@ def inherited(
             if copy is not None:
                 parents[child] = copy
                 yield copy
+
+
+def texts_of_ours(row: Row, held: Held | None) -> frozenset[str]:
+    """What the file of ``row`` may have held by our doing, its original left out."""
+    before = {held.previous} if held is not None else set()
+    return (row.may_write | {row.last_written} | before) - {row.original, ""}
 
 
 def tree_below(cgroups: Cgroups, ledger: Ledger) -> dict[CgroupPath, tuple[CgroupPath, ...]]:

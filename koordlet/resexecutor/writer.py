@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, replace
 from koordlet.host.cgroup import Cgroups
 from koordlet.model.actions import Outcome, Status, Target
 from koordlet.model.knobs import Channel, Direction, Knob
+from koordlet.model.paths import ROOT
 from koordlet.model.readings import Missing
 from koordlet.protocol.cpuset import format_cpuset, parse_cpuset
 from koordlet.resexecutor.effects import Effects
+from koordlet.resexecutor.inherit import texts_of_ours
 from koordlet.resexecutor.jobs import Job, Jobs, Progress, left_behind, rows_before
 from koordlet.resexecutor.journal import JournalError, Row
 from koordlet.resexecutor.judge import Judge, is_v1_cpuset, spec_original
@@ -151,51 +153,59 @@ class Writer:
         that was born since the tree was listed, or nested in a container (hazard H18).
         """
         wanted = parse_cpuset(step.text)
-        found = list(descendants(self.cgroups, step.target, step.knob))
-        for path in sorted(found, key=lambda path: (-path.depth, path)):
+        strays: list[tuple[Job, str]] = []
+        for path in descendants(self.cgroups, step.target, step.knob):  # parents first
             key = (path, step.knob)
             self.reads.forget(key)
             text = self.reads.text(key)
+            stray = jobs.get(key)
             if isinstance(text, Missing) or parse_cpuset(text) <= wanted:
                 continue
-            narrow = format_cpuset(parse_cpuset(text) & wanted or wanted)
-            stray = jobs.get(key)
             if stray is not None and stray.restoring:
                 continue
+            narrow = format_cpuset(parse_cpuset(text) & wanted or wanted)
             if stray is None:
                 why = f"lies in {step.target}, which is to hold {step.text}"
                 stray = jobs[key] = Job(key, job.owner, text, narrow, reason=why)
-            if self._journal_stray(stray, narrow, wall_s):
-                number = self._write(Step(path, step.knob, narrow))
-                stray.progress = Progress.FAILED if number else Progress.PLANNED
-                stray.errno = number
-
-    def _journal_stray(self, stray: Job, text: str, wall_s: float) -> bool:
-        row = self._rows.get(stray.key)
-        if row is None:
-            held = self.ledger.get(stray.key)
-            row = held.row if held else self._new_row(stray, wall_s)
-        row = replace(row, may_write=row.may_write | {text})
+            row = self._rows.get(key) or self._stray_row(stray, wall_s)
+            self._rows[key] = replace(row, may_write=row.may_write | {narrow})
+            strays.append((stray, narrow))
         try:
-            self.ledger.update((row,), ())
+            self.ledger.update([self._rows[stray.key] for stray, _ in strays], ())
         except JournalError as error:
-            stray.fail(0, str(error))
-            return False
-        self._rows[stray.key] = row
-        return True
+            for stray, _ in strays:
+                stray.fail(0, str(error))
+            return
+        for stray, narrow in reversed(strays):
+            number = self._write(Step(*stray.key, narrow))
+            stray.progress = Progress.FAILED if number else Progress.PLANNED
+            stray.errno = number
 
-    def _new_row(self, job: Job, wall_s: float) -> Row:
-        return Row(
-            mount=mount_name(self.cgroups, job.key),
-            path=job.key[0],
-            knob=job.key[1],
-            inode=inode_of(self.cgroups, job.key),
-            original=job.before,
-            may_write=frozenset({job.before}),
-            last_written=job.before,
-            owner=job.owner,
+    def _stray_row(self, stray: Job, wall_s: float) -> Row:
+        """Its row, or a new one: what it copied from a value of ours is not its own wish (H5)."""
+        held = self.ledger.get(stray.key)
+        if held is not None:
+            return held.row
+        row = Row(
+            mount=mount_name(self.cgroups, stray.key),
+            path=stray.key[0],
+            knob=stray.key[1],
+            inode=inode_of(self.cgroups, stray.key),
+            original=stray.before,
+            may_write=frozenset({stray.before}),
+            last_written=stray.before,
+            owner=stray.owner,
             created_wall_s=wall_s,
         )
+        above = row.path
+        while above != ROOT:
+            above = above.parent
+            holder = self.ledger.get((above, row.knob))
+            parent = self._rows.get((above, row.knob)) or (holder.row if holder else None)
+            if parent is not None:
+                is_copy = stray.before in texts_of_ours(parent, holder)
+                return replace(row, original=parent.original) if is_copy else row
+        return row
 
     def _is_slow(self, step: Step) -> bool:
         spec = self.cgroups.spec(step.knob)

@@ -307,6 +307,19 @@ def test_H05_a_set_that_was_pinned_before_us_is_no_copy_of_ours(tmp_path: Path) 
     assert rig.host.text(APP, "cpuset.cpus") == "1"
 
 
+def test_H05_a_copy_that_is_in_the_way_of_the_next_value_is_no_wish_either(
+    tmp_path: Path,
+) -> None:
+    rig = make(tmp_path)
+    rig.tick(*(want(path, CPUS, cpus(1)) for path in (TIER, POD, APP)))
+    born = str(rig.host.make(f"{TIER}/pod2/c2", {"tasks": 1}))  # copies 1, nobody saw it yet
+    rig.tick(*(want(path, CPUS, cpus(2)) for path in (TIER, POD, APP)))
+    assert rig.host.text(born, "cpuset.cpus") == "2"
+    rig.restore_all()
+    assert rig.host.text(born, "cpuset.cpus") == "0-3"
+    assert rig.host.text(f"{TIER}/pod2", "cpuset.cpus") == "0-3"
+
+
 def test_H05_nothing_is_adopted_on_v2_where_empty_means_inherit(tmp_path: Path) -> None:
     rig = make(tmp_path, "v2")
     rig.tick(want(TIER, CPUS, cpus(1)))
