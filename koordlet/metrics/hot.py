@@ -159,7 +159,7 @@ class HotSampler:
         where a counter that exists cannot be read.
         """
         newest_s = self._node.newest_s
-        if newest_s is None or self._node_why is not None:
+        if self._node_why is not None or newest_s is None:
             return self._node_why or Missing("no sample was taken yet")
         if now_s - newest_s > STALE_S:
             return Missing(f"the newest sample is {now_s - newest_s:.1f} s old")

@@ -71,9 +71,6 @@ OWN_FAMILIES: tuple[OwnFamily, ...] = (
         "Audit events by kind; reset and rebased are changes that others made.",
         ("kind",),
     ),
-    OwnFamily(
-        "koordlet_errors_total", "counter", "Faults that a part of koordlet caught.", ("part",)
-    ),
     OwnFamily("koordlet_strategy_mode", "gauge", "1 for the mode in force.", ("strategy", "mode")),
     OwnFamily(
         "koordlet_strategy_owned_values",
@@ -157,11 +154,6 @@ class ProcessMetrics:
                 self._add("koordlet_audit_events_total", (event.kind,))
             self._tick_sum_s += stats.duration_s
             self._buckets[_bucket(stats.duration_s)] += 1
-
-    def count_error(self, part: str) -> None:
-        """Count one caught fault of ``part``."""
-        with self._lock:
-            self._add("koordlet_errors_total", (part,))
 
     def _add(self, name: str, labels: tuple[str, ...], amount: float = 1) -> None:
         self._counts[name, labels] = self._counts.get((name, labels), 0.0) + amount

@@ -140,21 +140,6 @@ class CounterRing:
                 return min(self._totals[column] - values[slot], most)
         return 0.0
 
-    def rate(self, column: int, window_s: float) -> float | None:
-        """Gain per second over the shortest span of at least ``window_s`` seconds whose two ends
-        were read; None where there is none or the newest sample could not be read.
-        """
-        values, times, newest = self._columns[column], self._times, self._newest
-        last = values[newest]
-        if last != last:
-            return None
-        for steps in range(1, self._count):
-            slot = newest - steps
-            elapsed_s = times[newest] - times[slot]
-            if elapsed_s >= window_s and values[slot] == values[slot]:
-                return min((last - values[slot]) / elapsed_s, self._ceilings[column])
-        return None
-
     def rate_within(self, column: int, window_s: float) -> float | None:
         """Gain per second over the longest span of at most ``window_s`` seconds whose two ends
         were read; None where there is none or the newest sample could not be read.
