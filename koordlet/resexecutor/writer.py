@@ -18,7 +18,7 @@ from koordlet.resexecutor.jobs import Job, Jobs, Progress, left_behind, rows_bef
 from koordlet.resexecutor.journal import JournalError, Row
 from koordlet.resexecutor.judge import Judge, is_v1_cpuset, spec_original
 from koordlet.resexecutor.ledger import Ledger, inode_of, mount_name
-from koordlet.resexecutor.ordering import Step, order
+from koordlet.resexecutor.ordering import Change, Step, order
 from koordlet.resexecutor.reads import Reads, descendants
 from koordlet.resexecutor.refusals import explain, is_for_good, is_gone
 from koordlet.resexecutor.spec import SpecDesk
@@ -152,9 +152,31 @@ class Writer:
         """Narrow whatever below stands in the way, however deep and whoever made it: a cgroup
         that was born since the tree was listed, or nested in a container (hazard H18).
         """
+        strays = self._strays(step, job, jobs)
+        changes = [Change(*stray.key, narrow) for stray, narrow in strays]
+        current = {stray.key: str(self.reads.text(stray.key)) for stray, _ in strays}
+        steps = order(changes, current, {step.knob: 1})
+        for stray, _ in strays:  # parents first: a child's original may be its parent's
+            row = self._rows.get(stray.key) or self._stray_row(stray, wall_s)
+            texts = frozenset(each.text for each in steps if each.key == stray.key)
+            self._rows[stray.key] = replace(row, may_write=row.may_write | texts)
+        try:
+            self.ledger.update([self._rows[stray.key] for stray, _ in strays], ())
+        except JournalError as error:
+            for stray, _ in strays:
+                stray.fail(0, str(error))
+            return
+        for each in steps:
+            stray = jobs[each.key]
+            number = self._write(each)
+            stray.progress = Progress.FAILED if number else Progress.PLANNED
+            stray.errno = number
+
+    def _strays(self, step: Step, job: Job, jobs: Jobs) -> list[tuple[Job, str]]:
+        """Cgroups below that are not within the step's set, and what they are to hold."""
         wanted = parse_cpuset(step.text)
         strays: list[tuple[Job, str]] = []
-        for path in descendants(self.cgroups, step.target, step.knob):  # parents first
+        for path in descendants(self.cgroups, step.target, step.knob):
             key = (path, step.knob)
             self.reads.forget(key)
             text = self.reads.text(key)
@@ -167,19 +189,8 @@ class Writer:
             if stray is None:
                 why = f"lies in {step.target}, which is to hold {step.text}"
                 stray = jobs[key] = Job(key, job.owner, text, narrow, reason=why)
-            row = self._rows.get(key) or self._stray_row(stray, wall_s)
-            self._rows[key] = replace(row, may_write=row.may_write | {narrow})
             strays.append((stray, narrow))
-        try:
-            self.ledger.update([self._rows[stray.key] for stray, _ in strays], ())
-        except JournalError as error:
-            for stray, _ in strays:
-                stray.fail(0, str(error))
-            return
-        for stray, narrow in reversed(strays):
-            number = self._write(Step(*stray.key, narrow))
-            stray.progress = Progress.FAILED if number else Progress.PLANNED
-            stray.errno = number
+        return strays
 
     def _stray_row(self, stray: Job, wall_s: float) -> Row:
         """Its row, or a new one: what it copied from a value of ours is not its own wish (H5)."""
