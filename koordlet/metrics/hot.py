@@ -107,11 +107,12 @@ class HotSampler:
         if roles == self._roles:
             return
         self._roles = roles
-        known, throttling = self._rings, self._throttling
-        self._rings = {path: known.get(path) or self._cpu_ring() for path in roles.all()}
+        rings, throttling = self._rings, self._throttling
+        self._rings = {
+            path: rings[path] if path in rings else self._cpu_ring() for path in roles.all()
+        }
         self._throttling = {
-            path: throttling.get(path)
-            or CounterRing(_THROTTLE_SAMPLES, (_PERIODS_PER_S, _PERIODS_PER_S), GAP_S)
+            path: throttling[path] if path in throttling else _throttle_ring()
             for path in roles.be_roots
         }
         self._unreadable = {
@@ -158,9 +159,11 @@ class HotSampler:
         sample. Missing before two valid samples, after a gap, with a stale newest sample, and
         where a counter that exists cannot be read.
         """
+        if self._node_why is not None:
+            return self._node_why
         newest_s = self._node.newest_s
-        if self._node_why is not None or newest_s is None:
-            return self._node_why or Missing("no sample was taken yet")
+        if newest_s is None:
+            return Missing("no sample was taken yet")
         if now_s - newest_s > STALE_S:
             return Missing(f"the newest sample is {now_s - newest_s:.1f} s old")
         for why in self._unreadable.values():
@@ -211,6 +214,10 @@ class HotSampler:
             return None
         rate_ns = ring.rate_within(0, DEMAND_WINDOW_S)
         return None if rate_ns is None else ns_to_cores(rate_ns, 1.0)
+
+
+def _throttle_ring() -> CounterRing:
+    return CounterRing(_THROTTLE_SAMPLES, (_PERIODS_PER_S, _PERIODS_PER_S), GAP_S)
 
 
 def _without(
