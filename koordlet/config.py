@@ -50,6 +50,13 @@ def _optional_root(text: str) -> str:
     return _inside_hierarchy(text) if text else ""
 
 
+def _own_cgroup(text: str) -> str:
+    """A path below the managed root, or empty: nothing is proven by writing then."""
+    if text and any(part in ("", ".", "..") for part in text.strip("/").split("/")):
+        raise ValueError("must be a plain path below cgroupRoot, e.g. /koord.slice/koordlet")
+    return text.strip("/")
+
+
 def _number_text(value: object) -> str:
     """YAML reads ``reservedCPUs: 3`` and ``cpu: 1`` as numbers."""
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
@@ -155,6 +162,9 @@ class Config:
     hold_max_seconds: Annotated[
         float, Field(ge=1, le=3600), "how long values stay on missing data before the safe ones"
     ] = 30.0
+    own_cgroup: Annotated[
+        str, AfterValidator(_own_cgroup), "our own cgroup below cgroupRoot, to prove settings in"
+    ] = ""
     audit_retention_days: Annotated[int, Field(ge=1, le=3650), "age of the oldest audit row"] = 7
     log_level: Annotated[Literal["debug", "info", "warning", "error"], "least level logged"] = (
         "info"

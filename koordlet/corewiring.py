@@ -12,14 +12,17 @@ from koordlet.clock import Clock
 from koordlet.config import Config
 from koordlet.core import Core
 from koordlet.corelink import CoreLink
+from koordlet.endpoints import find_runtime
 from koordlet.eventloop import EventLoop
 from koordlet.host.cgroup import Cgroups
-from koordlet.host.detect import probe
+from koordlet.host.detect import probe, prove
 from koordlet.host.machine import Machine, open_machine
 from koordlet.host.mounts import Roots
 from koordlet.host.watch import Watch, WatchUnavailable
 from koordlet.metrics.collector import Collector
 from koordlet.metrics.hot import HotSampler
+from koordlet.model.capabilities import Capabilities
+from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
 from koordlet.model.topology import CpuManagerPolicy
 from koordlet.nodefacts import NodeFactsReader
@@ -87,6 +90,8 @@ def tick_parts(
     )
     if effects is not None:
         effects.start()
+    if journal is not None:
+        journal.set_meta({"cri_endpoint": find_runtime(config) or ""})
     count = len(executor.owned())
     takeover = f"{count} values of an earlier run taken over" if count else ""
     if takeover:
@@ -104,10 +109,27 @@ def tick_parts(
         spec=spec,
         strategies=STRATEGIES,
         probe=lambda: probe(machine.cgroups, machine.roots, run_dir=str(config.run_dir)),
+        prove=_prover(config, machine),
         takeover=takeover,
         journal_path="" if config.dry_run else str(path),
         problems=problems,
     )
+
+
+def _prover(config: Config, machine: Machine) -> Callable[[Capabilities], Capabilities]:
+    """Proof in a scratch cgroup below our own; none where we were given no cgroup."""
+    if not config.own_cgroup or config.dry_run:
+        return lambda found: found
+    scratch = CgroupPath.parse(config.own_cgroup).child("scratch")
+
+    def proven(found: Capabilities) -> Capabilities:
+        try:
+            return prove(found, machine.cgroups, scratch)
+        except OSError as error:
+            structlog.get_logger("core").warning("no proof of capabilities", error=str(error))
+            return found
+
+    return proven
 
 
 def _journal(path: Path, machine: Machine) -> tuple[Journal, tuple[Problem, ...]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from koordlet import ipc
 from koordlet.clock import Clock
 from koordlet.config import Config
+from koordlet.endpoints import NONE
 from koordlet.frontstate import FrontState
 from koordlet.host.mounts import Roots
 from koordlet.host.tree import Files
@@ -24,8 +25,6 @@ from koordlet.slo.file import Refused, SloFile
 
 POLL_S = 1.0
 KUBELET_EVERY_S = 30.0
-AUTO = "auto"
-NONE = "none"
 
 
 @dataclass(slots=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import select
 import signal
 from collections.abc import Callable
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import structlog
 
@@ -15,8 +13,9 @@ from koordlet.api.prometheus import MetricsServer
 from koordlet.api.server import ApiServer
 from koordlet.clock import Clock
 from koordlet.config import Config
+from koordlet.endpoints import NONE, configured_kubelet, find_runtime
 from koordlet.eventloop import EventLoop
-from koordlet.filesources import AUTO, NONE, FileSources
+from koordlet.filesources import FileSources
 from koordlet.front import (
     CRI,
     KUBELET,
@@ -33,12 +32,11 @@ from koordlet.host.mounts import Roots
 from koordlet.metrics.catalog import Page
 from koordlet.metrics.export import MetricsPage
 from koordlet.metrics.process import ProcessMetrics
-from koordlet.model.knobs import Knob
 from koordlet.model.readings import Missing
 from koordlet.pods.cri import CriClient
-from koordlet.pods.kubelet import KubeletClient, KubeletEndpoint, endpoint_of
+from koordlet.pods.kubelet import KubeletClient, endpoint_of
 from koordlet.pods.kubeletfacts import KubeletFacts
-from koordlet.pods.source import SourceError
+from koordlet.pods.specchange import change_spec
 from koordlet.protocol.problem import Problem
 from koordlet.report import SourceState, SourceStatus
 from koordlet.resexecutor.audit import AuditStore
@@ -46,7 +44,6 @@ from koordlet.sources import ListSource
 from koordlet.state import StateStore
 from koordlet.supervisor import Signals
 
-RUNTIME_SOCKETS = ("/run/containerd/containerd.sock", "/var/run/crio/crio.sock")
 RUNTIME_SCHEMES = {"containerd": "containerd://", "crio": "cri-o://"}
 
 
@@ -137,16 +134,7 @@ class FrontProcess:
 
     def _carry_out(self, request: ipc.SpecRequest) -> str:
         """One change of the runtime's spec; "" on success."""
-        if self._cri is None:
-            return "no container runtime is configured"
-        if request.knob is not Knob.CPU_QUOTA or isinstance(request.value, str | frozenset):
-            return f"{request.knob.value} is not changed through the runtime"
-        quota_us = -1 if request.value is None else request.value
-        try:
-            self._cri.update_resources(request.container_id, cpu_quota_us=quota_us)
-        except SourceError as error:
-            return str(error.problem)
-        return ""
+        return change_spec(self._cri, request.container_id, request.knob, request.value)
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -240,38 +228,6 @@ class FrontProcess:
         self._store.close()
         if self._cri is not None:
             self._cri.close()
-
-
-def find_runtime(config: Config) -> str | None:
-    """The container runtime's endpoint: the configured one, or the first socket that is there."""
-    if config.cri_endpoint == NONE:
-        return None
-    if config.cri_endpoint != AUTO:
-        return config.cri_endpoint
-    return next((f"unix://{s}" for s in RUNTIME_SOCKETS if Path(s).exists()), None)
-
-
-def configured_kubelet(config: Config) -> KubeletEndpoint | None:
-    """The kubelet that the configuration names by URL, with its credentials."""
-    if config.kubelet in (AUTO, NONE):
-        return None
-    url = urlsplit(config.kubelet)
-    host = url.hostname or "127.0.0.1"
-    if url.scheme == "http":
-        return KubeletEndpoint(host=host, read_only_port=url.port or 10255)
-    return KubeletEndpoint(
-        host=host,
-        port=url.port or 10250,
-        server_name=config.node_name,
-        ca_files=() if config.kubelet_ca is None else (str(config.kubelet_ca),),
-        token_file="" if config.kubelet_token is None else str(config.kubelet_token),
-        client_cert_file=_text(config.kubelet_client_cert),
-        client_key_file=_text(config.kubelet_client_key),
-    )
-
-
-def _text(path: Path | None) -> str:
-    return "" if path is None else str(path)
 
 
 def run_front(config: Config, clock: Clock) -> int:

@@ -9,10 +9,10 @@ from koordlet import ipc
 from koordlet.clock import SystemClock
 from koordlet.config import Config
 from koordlet.corewiring import observer_of, tick_parts
+from koordlet.endpoints import configured_kubelet, find_runtime
 from koordlet.filesources import FileSources
 from koordlet.front import PodLists
 from koordlet.frontstate import FrontState
-from koordlet.frontwiring import configured_kubelet, find_runtime
 from koordlet.host.machine import Machine, open_machine
 from koordlet.host.mounts import Roots
 from koordlet.metrics.hot import HotSampler

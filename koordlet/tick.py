@@ -112,7 +112,10 @@ class Tick:
         if snapshot is not None:
             proposals = self._decide(snapshot)
             plan = guard(arbitrate(self._without_released(proposals), snapshot), snapshot)
+            owned_before = len(self._parts.executor.owned())
             outcomes = self._parts.executor.apply(plan, started_s)
+            if not owned_before and self._parts.executor.owned():
+                self.probe_again()  # enforcement is on from here
         ticked = Ticked(
             tick=self._now.tick,
             cause=cause,
@@ -135,8 +138,8 @@ class Tick:
         seen = parts.observer.seen
         parts.hot.set_roots(seen.workloads.layout, seen.be_roots, seen.workloads.apps)
         facts = parts.facts.refresh(now_s, parts.observer.inputs.kubelet)
-        if now_s - now.probed_at_s >= PROBE_EVERY_S:
-            now.probed_at_s, now.capabilities = now_s, parts.probe()
+        if now.capabilities is None or now_s - now.probed_at_s >= PROBE_EVERY_S:
+            now.probed_at_s, now.capabilities = now_s, self._probe()
         parts.executor.adopt_inherited(seen.be_tree, now_s)
         review = parts.executor.review(now_s)
         now.audit.extend(review.events)
@@ -147,6 +150,11 @@ class Tick:
             return None
         self.capacity_cores = facts.capacity_cores
         return self._snapshot(now_s, facts, now.capabilities, cpu, review)
+
+    def _probe(self) -> Capabilities:
+        """Look; and where values of ours are in force anyway, prove by writing (H25)."""
+        found = self._parts.probe()
+        return self._parts.prove(found) if self._parts.executor.owned() else found
 
     def _snapshot(
         self,

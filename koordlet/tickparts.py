@@ -22,7 +22,8 @@ from koordlet.specoutbox import SpecOutbox
 
 @dataclass(frozen=True, slots=True)
 class TickParts:
-    """What the composition root hands in. ``probe`` reads the host's capabilities without writing.
+    """What the composition root hands in. ``probe`` reads the host's capabilities without writing;
+    ``prove`` also writes, in a cgroup of our own, and is called once something is enforced (H25).
 
     ``takeover`` says what an earlier run left in the journal; ``problems`` are those of the start.
     """
@@ -39,6 +40,7 @@ class TickParts:
     spec: SpecOutbox
     strategies: tuple[Strategy, ...]
     probe: Callable[[], Capabilities]
+    prove: Callable[[Capabilities], Capabilities]
     takeover: str
     journal_path: str
     problems: tuple[Problem, ...] = ()

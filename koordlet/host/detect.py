@@ -231,7 +231,8 @@ def prove(capabilities: Capabilities, cgroups: Cgroups, scratch: CgroupPath) -> 
         for hierarchy in cgroups.hierarchies.all():
             path = f"{hierarchy.managed}/{scratch}"
             if cgroups.files.exists(path.rpartition("/")[0]):
-                cgroups.files.make_dir(path)
+                if not cgroups.files.exists(path):  # else a killed process left it
+                    cgroups.files.make_dir(path)
                 made.append(path)
         _fill_cpuset(cgroups, scratch)
         proven = {trial.knob: _try(capabilities, cgroups, scratch, trial) for trial in _TRIALS}
