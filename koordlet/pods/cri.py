@@ -23,7 +23,7 @@ DEFAULT_TIMEOUT_S = 5.0
 RECEIVE_LIMIT_BYTES = 16 << 20
 """What the kubelet's own client takes."""
 
-REFRESHED_PER_LIST = 1
+REFRESHED_PER_LIST = 8
 """Known containers asked again with each list, in turn: a resize changes the runtime's spec."""
 
 _SERVICE = "/runtime.v1.RuntimeService/"

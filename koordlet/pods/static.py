@@ -37,12 +37,21 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True, slots=True)
+class FileContent:
+    """One file: the text last judged, what is wrong with it, and the last good applications."""
+
+    text: str | None
+    records: tuple[HostAppRecord, ...]
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class HostAppsLoaded:
-    """What is in force, and what was wrong. ``by_file`` is the last good content of each file."""
+    """What is in force, and what was wrong; ``by_file`` is what the next load starts from."""
 
     records: tuple[HostAppRecord, ...] = ()
     problems: tuple[Problem, ...] = ()
-    by_file: Mapping[str, tuple[HostAppRecord, ...]] = field(default_factory=dict)
+    by_file: Mapping[str, FileContent] = field(default_factory=dict)
 
 
 def load_dir(
@@ -51,6 +60,7 @@ def load_dir(
     """All applications declared in ``directory``; a directory that is not there declares none.
 
     A file that is refused keeps what it said in ``last``; one that is gone declares nothing more.
+    A text that did not change since ``last`` is not judged again, so this may be called often.
     """
     if not directory.is_dir():
         return HostAppsLoaded()
@@ -59,33 +69,43 @@ def load_dir(
         _check_owner(directory.stat(), directory, owner_uid)
     except RefusedError as refused:
         return HostAppsLoaded(last.records, refused.problems, last.by_file)
-    by_file: dict[str, tuple[HostAppRecord, ...]] = {}
-    problems = _ignored(directory)
+    by_file: dict[str, FileContent] = {}
     for path in sorted(directory.glob("*.yaml")):
-        try:
-            by_file[str(path)] = load_file(path, owner_uid=owner_uid)
-        except FileNotFoundError:
-            continue
-        except RefusedError as refused:
-            problems.extend(refused.problems)
-            if str(path) in last.by_file:
-                by_file[str(path)] = last.by_file[str(path)]
-                problems.append(_kept(path))
+        content = _load(path, last.by_file.get(str(path)), owner_uid)
+        if content is not None:
+            by_file[str(path)] = content
     records, doubles = _unique(by_file)
-    return HostAppsLoaded(records, (*problems, *doubles), by_file)
+    told = (problem for content in by_file.values() for problem in content.problems)
+    return HostAppsLoaded(records, (*_ignored(directory), *told, *doubles), by_file)
 
 
-def load_file(path: Path, *, owner_uid: int = OWNER_UID) -> tuple[HostAppRecord, ...]:
-    """The applications that one file declares.
+def _load(path: Path, last: FileContent | None, owner_uid: int) -> FileContent | None:
+    """What ``path`` says now; None where it left meanwhile."""
+    text = None
+    try:
+        text = _read(path, owner_uid)
+        if last is not None and text == last.text:
+            return last
+        return FileContent(text, parse_apps(text, str(path)))
+    except FileNotFoundError:
+        return None
+    except RefusedError as refused:
+        kept = last.records if last is not None else ()
+        hint = (_kept(path),) if kept else ()
+        return FileContent(text, kept, (*refused.problems, *hint))
 
-    Raises RefusedError with everything that is wrong in it; FileNotFoundError where it left.
+
+def parse_apps(text: str, where: str) -> tuple[HostAppRecord, ...]:
+    """The applications that the text of one file declares; ``where`` names the file.
+
+    Raises RefusedError with everything that is wrong in it.
     """
-    document = parse_document(_read(path, owner_uid), str(path))
+    document = parse_document(text, where)
     try:
         parsed = _File.model_validate(document)
     except ValidationError as error:
-        raise RefusedError(tuple(_problem_of(each, path) for each in error.errors())) from None
-    return tuple(each.record(str(path)) for each in parsed.applications)
+        raise RefusedError(tuple(_problem_of(each, where) for each in error.errors())) from None
+    return tuple(each.record(where) for each in parsed.applications)
 
 
 def _read(path: Path, owner_uid: int) -> str:
@@ -156,13 +176,13 @@ def _ignored(directory: Path) -> list[Problem]:
 
 
 def _unique(
-    by_file: Mapping[str, tuple[HostAppRecord, ...]],
+    by_file: Mapping[str, FileContent],
 ) -> tuple[tuple[HostAppRecord, ...], tuple[Problem, ...]]:
     """One record for each name; a name declared twice is in force as the first file has it."""
     first: dict[str, HostAppRecord] = {}
     problems: list[Problem] = []
-    for records in by_file.values():
-        for record in records:
+    for content in by_file.values():
+        for record in content.records:
             known = first.setdefault(record.name, record)
             if known is not record:
                 problems.append(_double(known, record))
@@ -291,9 +311,9 @@ class _File(_Strict):
 _BLOCKS: tuple[type[_Strict], ...] = (_File, _Application, _CgroupPath, _Amounts)
 
 
-def _problem_of(error: ErrorDetails, path: Path) -> Problem:
+def _problem_of(error: ErrorDetails, file: str) -> Problem:
     place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"])
-    where = f"{path}: {place.lstrip('.')}" if place else str(path)
+    where = f"{file}: {place.lstrip('.')}" if place else file
     if error["type"] == "extra_forbidden":
         return _unknown_key(str(error["loc"][-1]), where)
     what = error["msg"].removeprefix("Value error, ")

@@ -14,7 +14,7 @@ from google.protobuf import message_factory
 from koordpb import cri_v1_pb2 as pb
 
 from koordlet.model.pods import ContainerState, PodRecord, Resources
-from koordlet.pods.cri import CriClient, socket_path
+from koordlet.pods.cri import REFRESHED_PER_LIST, CriClient, socket_path
 from koordlet.pods.crirecords import RuntimeView
 from koordlet.pods.source import SourceError
 from koordlet.protocol import names
@@ -186,17 +186,18 @@ def test_unchanged_pods_are_the_same_objects(cri: FakeCri, client: CriClient) ->
 
 
 def test_statuses_are_asked_once_and_then_in_turn(cri: FakeCri, client: CriClient) -> None:
-    for index in range(3):
+    count = 3 * REFRESHED_PER_LIST
+    for index in range(count):
         cri.add_container(cri.add_pod(f"p{index}"), "main")
     client.list_records()
-    assert cri.calls["PodSandboxStatus"] == 3
-    assert cri.calls["ContainerStatus"] == 3
+    assert cri.calls["PodSandboxStatus"] == count
+    assert cri.calls["ContainerStatus"] == count
     for _ in range(3):
         client.list_records()
-    assert cri.calls["PodSandboxStatus"] == 3
+    assert cri.calls["PodSandboxStatus"] == count
     asked = [request.container_id for m, request in cri.requests if m == "ContainerStatus"]
-    assert len(asked) == 6
-    assert len(set(asked[3:])) == 3
+    assert len(asked) == 2 * count
+    assert len(set(asked[count:])) == count
 
 
 def test_H08_resize_by_somebody_else_is_seen_in_turn(cri: FakeCri, client: CriClient) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from koordlet.model.pods import Resources
-from koordlet.pods.static import HostAppsLoaded, load_dir, load_file
+from koordlet.pods.static import HostAppsLoaded, load_dir, parse_apps
 from koordlet.protocol.nodeslo import HostCgroupBase, HostCgroupPath
 from koordlet.protocol.problem import RefusedError, Severity
 from koordlet.protocol.qos import PriorityClass, Qos
@@ -49,7 +49,7 @@ def load(directory: Path, last: HostAppsLoaded | None = None) -> HostAppsLoaded:
 def refusal(directory: Path, app: Any, **top: Any) -> str:
     path = put(directory, app, **top)
     with pytest.raises(RefusedError) as caught:
-        load_file(path, owner_uid=ME)
+        parse_apps(path.read_text(), str(path))
     assert all(problem.where.startswith(str(path)) for problem in caught.value.problems)
     return str(caught.value)
 
@@ -145,16 +145,15 @@ def test_other_documents_are_refused(directory: Path, top: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("text", ["", "- a", "a: 1\na: 2", "{", b"\xff\xfe", "a: &x [*x]"])
 def test_unreadable_texts(directory: Path, text: str | bytes) -> None:
-    path = put_text(directory, text)
-    with pytest.raises(RefusedError):
-        load_file(path, owner_uid=ME)
+    put_text(directory, text)
+    loaded = load(directory)
+    assert loaded.records == ()
+    assert loaded.problems
 
 
 def test_every_fault_is_named_at_once(directory: Path) -> None:
-    path = put(directory, {"name": "a", "qos": "x"}, {"nam": "b"})
-    with pytest.raises(RefusedError) as caught:
-        load_file(path, owner_uid=ME)
-    where = {problem.where.partition(": ")[2] for problem in caught.value.problems}
+    put(directory, {"name": "a", "qos": "x"}, {"nam": "b"})
+    where = {problem.where.partition(": ")[2] for problem in load(directory).problems}
     assert where == {"applications[0].qos", "applications[1].nam", "applications[1].name"}
 
 
@@ -223,6 +222,24 @@ def test_bad_file_that_never_was_good_declares_nothing(directory: Path) -> None:
     loaded = load(directory)
     assert loaded.records == ()
     assert [problem.code for problem in loaded.problems] == ["document-no-mapping"]
+
+
+def test_text_that_did_not_change_is_not_judged_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(directory, {"name": "a"}, name="1.yaml")
+    put_text(directory, "oops", "2.yaml")
+    before = load(directory)
+    monkeypatch.setattr("koordlet.pods.static.parse_document", None)
+    assert load(directory, before) == before
+
+
+def test_file_whose_owner_is_put_right_is_read_again(directory: Path) -> None:
+    path = put(directory, {"name": "a"})
+    path.chmod(0o666)
+    refused = load(directory)
+    path.chmod(0o644)
+    assert [record.name for record in load(directory, refused).records] == ["a"]
 
 
 def test_removed_file_declares_nothing_more(directory: Path) -> None:
