@@ -33,15 +33,21 @@ _GONE = (errno.ENOENT, errno.ENODEV)
 
 @dataclass(frozen=True, slots=True)
 class _Roles:
-    """Which cgroup counts as what. The paths of all three are disjoint or nested, never equal."""
+    """Which cgroup counts as what. The paths of all three are disjoint or nested, never equal.
+
+    ``watched`` may become a BE root at any time, and is sampled so that it then has a past: else
+    what it used before would count as use of non-BE pods in the first decision about it.
+    """
 
     kubepods: CgroupPath | None = None
     be_roots: tuple[CgroupPath, ...] = ()
     apps: tuple[CgroupPath, ...] = ()
+    watched: CgroupPath | None = None
 
     def all(self) -> tuple[CgroupPath, ...]:
-        kubepods = () if self.kubepods is None else (self.kubepods,)
-        return (*self.be_roots, *self.apps, *kubepods)
+        """All paths, what lies in another one before it."""
+        single = [path for path in (self.watched, self.kubepods) if path is not None]
+        return tuple(dict.fromkeys((*self.be_roots, *self.apps, *single)))
 
 
 def _roles(
@@ -60,7 +66,8 @@ def _roles(
         if path != ROOT and not _is_in(path, taken):
             outermost.append(path)
             taken.append(path)
-    return _Roles(kubepods, roots, tuple(outermost))
+    watched = None if isinstance(layout, Missing) else layout.besteffort
+    return _Roles(kubepods, roots, tuple(outermost), watched)
 
 
 def _is_in(path: CgroupPath, others: Iterable[CgroupPath]) -> bool:

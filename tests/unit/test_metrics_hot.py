@@ -244,6 +244,18 @@ def test_a_newcomer_counts_from_its_first_sight() -> None:
     assert rig.use().system_cores == pytest.approx(0.0)
 
 
+def test_the_tier_has_a_past_when_it_becomes_a_be_root() -> None:
+    """Else what its unmarked pods used would count as non-BE in the first decision."""
+    rig = Rig()
+    rig.hot.set_roots(LAYOUT, (), ())
+    rig.hot.sample(rig.now_s)
+    rig.run(6, be=1.0, ls=0.5)
+    assert rig.use().nonbe_pods_cores == pytest.approx(1.5)
+    rig.hot.set_roots(LAYOUT, (be_root(TIER),), ())
+    assert rig.use().nonbe_pods_cores == pytest.approx(0.5)
+    assert rig.use().be_roots_cores[TIER] == pytest.approx(1.0)
+
+
 def test_what_is_no_root_any_more_is_not_told() -> None:
     rig = Rig()
     rig.hot.sample(rig.now_s)
