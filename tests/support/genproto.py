@@ -43,9 +43,7 @@ def differences() -> tuple[str, ...]:
     present = {path.name: path.read_bytes() for path in GENERATED.glob("*_pb2.py*")}
     return tuple(
         sorted(
-            name
-            for name in fresh.keys() | present.keys()
-            if fresh.get(name) != present.get(name)
+            name for name in fresh.keys() | present.keys() if fresh.get(name) != present.get(name)
         )
     )
 
