@@ -1,24 +1,27 @@
 """SIGKILL at random instants, and everything back byte for byte.
 
-Forty cgroups, whose settings every strategy keeps changing: latency-sensitive load toggles and the
-NodeSLO is rewritten all the time. The daemon runs with each write(2) to the kernel slowed down, so
-that a kill falls between any two of them. After the kill ``koordletctl rollback`` restores; every
-fourth time a new daemon takes the journal over and is stopped instead, every fifth time the
-rollback itself is killed half-way and run again. Another program changes some files meanwhile,
-and containers are born while their tier is narrowed.
+Forty cgroups, half of them BE roots or below one; latency-sensitive load comes and goes, so that
+the BE budget, and with it a quota or cpuset of each, changes in every tick. The daemon runs with
+each write(2) to the kernel slowed down, so that a kill falls between any two of them. After the
+kill ``koordletctl rollback`` restores; every fourth time a new daemon takes the journal over and is
+stopped instead, every fifth time the rollback itself is killed half-way and run again. The NodeSLO
+changes meanwhile, another program changes some files, and containers are born under a tier that is
+narrowed. The kill comes up to 1.5 s after the daemon's first plan began.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
+import random
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,9 +38,11 @@ KILL_WITHIN_S = 1.5
 TAKEOVER_EVERY, BROKEN_ROLLBACK_EVERY = 4, 5
 MID_PLAN_SHARE = 0.3
 FIRST_PLAN_S = 30.0
-CHANGE_EVERY_S = 0.3
 HELD = "kubepods/besteffort"
-SLOW_WRITE_MS = 8
+APPS = 16
+QUIET_CORES, BUSY_CORES = 0.05, 0.7
+TOGGLE_S = (0.3, 0.9)
+SLOW_WRITE_MS = 15
 SLOW = (
     *("strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=write"),
     *("-e", f"inject=write:delay_enter={SLOW_WRITE_MS}ms"),
@@ -49,15 +54,6 @@ spec:
     cpuSuppressPolicy: {policy}
     cpuSuppressThresholdPercent: {percent}
   resourceQOSStrategy: {{beClass: {{cpuQOS: {{enable: true, schedIdle: {idle}}}}}}}
-"""
-HOST_APPS = """
-apiVersion: koordlet/v1
-kind: HostApplications
-applications:
-  - {name: batch-0, qos: BE}
-  - {name: batch-1, qos: BE}
-  - {name: batch-2, qos: BE}
-  - {name: service, qos: LS}
 """
 
 
@@ -89,10 +85,11 @@ def measure(bench: Bench) -> None:
     if why_not := machine.why_no_kernel_tests():
         raise CannotMeasureError(why_not)
     debian.ensure("strace")
-    bench.figures |= {"kills": 0, "mid_plan_kills": 0, "unrestored": 0, "foreign_overwritten": 0}
+    counted = ("kills", "mid_plan_kills", "unrestored", "foreign_overwritten")
+    bench.figures |= dict.fromkeys((*counted, "takeovers", "rollbacks_killed"), 0)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="koordtest-")))
-        world = stack.enter_context(_world(scratch))
+        world = stack.enter_context(_world(scratch, bench.rng))
         bench.quiet.own(world.node.root.dir("", "cpuacct"), world.own.cpuacct)
         bench.figures["cgroups"] = world.cgroups
         for number in range(1, bench.options.kills + 1):
@@ -104,74 +101,69 @@ def measure(bench: Bench) -> None:
 
 
 @contextlib.contextmanager
-def _world(scratch: Path) -> Iterator[World]:
+def _world(scratch: Path, rng: random.Random) -> Iterator[World]:
     with FakeNode(scratch) as node, OwnCgroup() as own:
         world = World(node, own, scratch)
-        for index in range(6):
+        for index in range(3):
             pod = node.add_pod(f"batch-{index}", "BE", 1)
             node.add_container(pod, "limited", quota_us=150_000)
             node.add_container(pod, "other")
-        for index in range(3):
+        for index in range(2):
             node.add_pod(f"service-{index}", "LS", 1)
         nested = node.root.mk(f"{next(iter(node.pods[0].containers.values()))}/nested")
-        apps = [node.root.mk(f"host-best-effort/batch-{index}", shares=512) for index in range(3)]
-        apps.append(node.root.mk("host-latency-sensitive/service"))
+        apps = [node.root.mk(f"host-best-effort/batch-{n}", shares=512) for n in range(APPS)]
+        apps += [node.root.mk(f"host-latency-sensitive/service-{n}") for n in range(2)]
         containers = [cgroup for pod in node.pods for cgroup in pod.containers.values()]
         world.pids = [node.sleeper(cgroup) for cgroup in (*containers, nested, *apps)]
-        node.root.write("kubepods/besteffort", "cpu.shares", "20")
-        directory = scratch / "hostapps.d"
-        directory.mkdir()
-        (directory / "apps.yaml").write_text(HOST_APPS)
+        node.root.write(HELD, "cpu.shares", "20")
+        _declare_apps(world)
         world.cgroups = sum(1 for path in node.root.dir("").rglob("*") if path.is_dir())
-        with _toggling(node):
+        with _toggling(node, rng):
             yield world
 
 
+def _declare_apps(world: World) -> None:
+    apps = [f"{{name: batch-{number}, qos: BE}}" for number in range(APPS)]
+    apps += [f"{{name: service-{number}, qos: LS}}" for number in range(2)]
+    directory = world.directory / "hostapps.d"
+    directory.mkdir()
+    (directory / "apps.yaml").write_text(
+        f"apiVersion: koordlet/v1\nkind: HostApplications\napplications: [{', '.join(apps)}]\n"
+    )
+
+
 @contextlib.contextmanager
-def _toggling(node: FakeNode) -> Iterator[None]:
-    """Latency-sensitive load that comes and goes, so that the BE budget changes in every tick."""
+def _toggling(node: FakeNode, rng: random.Random) -> Iterator[None]:
+    """Latency-sensitive load that comes and goes."""
     service = next(pod for pod in node.pods if pod.record.name == "service-0")
-    burner = node.burner(next(iter(service.containers.values())), 0.0)
-    with _repeating(lambda count: burner.use(0.6 if count % 2 else 0.05), 2 * CHANGE_EVERY_S):
-        yield
-
-
-@contextlib.contextmanager
-def _rewriting(slo: Path) -> Iterator[None]:
-    """A NodeSLO that changes all the time: policy, threshold, idle."""
-
-    def rewrite(count: int) -> None:
-        text = NODE_SLO.format(
-            policy="cpuset" if count % 5 == 4 else "cfsQuota",
-            percent=50 + count % 3 * 15,
-            idle=int(count % 7 < 5),
-        )
-        temporary = slo.with_name(".nodeslo")
-        temporary.write_text(text)
-        temporary.rename(slo)
-
-    with _repeating(rewrite, CHANGE_EVERY_S):
-        yield
-
-
-@contextlib.contextmanager
-def _repeating(act: Callable[[int], object], period_s: float) -> Iterator[None]:
+    burner = node.burner(next(iter(service.containers.values())), QUIET_CORES)
     stop = threading.Event()
 
-    def repeat() -> None:
-        count = 0
-        while not stop.wait(period_s):
-            count += 1
-            act(count)
+    def toggle() -> None:
+        for cores in itertools.cycle((BUSY_CORES, QUIET_CORES)):
+            if stop.wait(rng.uniform(*TOGGLE_S)):
+                return
+            burner.use(cores)
 
-    act(0)
-    thread = threading.Thread(target=repeat, daemon=True)
+    thread = threading.Thread(target=toggle, daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
         thread.join()
+
+
+def _put_slo(world: World, variant: int) -> None:
+    """One of the NodeSLOs that the drill changes between."""
+    text = NODE_SLO.format(
+        policy="cpuset" if variant % 2 else "cfsQuota",
+        percent=50 + variant % 3 * 15,
+        idle=int(variant % 4 < 3),
+    )
+    temporary = world.slo.with_name(".nodeslo")
+    temporary.write_text(text)
+    temporary.rename(world.slo)
 
 
 def _koordlet(world: World, wrapper: tuple[str, ...] = ()) -> Koordlet:
@@ -191,16 +183,17 @@ def _cycle(bench: Bench, world: World, number: int) -> None:
     before = photo.take(world.node.root, world.pids)
     world.foreign.clear()
     koordlet = _koordlet(world, SLOW)
-    with _rewriting(world.slo):
-        koordlet.start()
-        journal = journal_path(koordlet.run_dir)
-        _await_first_plan(koordlet, journal)
-        tree = koordlet.tree()
-        until_s = time.monotonic() + bench.rng.uniform(0.0, KILL_WITHIN_S)
-        _be_born(world, number)
-        _meddle_with_a_daemon(world, number)
-        time.sleep(max(0.0, until_s - time.monotonic()))
-        koordlet.kill(tree)
+    _put_slo(world, number)
+    koordlet.start()
+    journal = journal_path(koordlet.run_dir)
+    _await_first_plan(koordlet, journal)
+    until_s = time.monotonic() + bench.rng.uniform(0.0, KILL_WITHIN_S)
+    tree = koordlet.tree()
+    _put_slo(world, number + 1)
+    _be_born(world, number)
+    _meddle_with_a_daemon(world, number)
+    time.sleep(max(0.0, until_s - time.monotonic()))
+    koordlet.kill(tree)
     mid_plan = _meta(journal).get("clean") == "0"
     bench.figures["kills"] += 1
     bench.figures["mid_plan_kills"] += mid_plan
@@ -232,7 +225,7 @@ def _await_first_plan(koordlet: Koordlet, journal: Path) -> None:
 
 def _be_born(world: World, number: int) -> None:
     """A container made while its tier is held: it copies its parent's cpuset (hazard H5)."""
-    pod = world.node.pods[number % 6]
+    pod = world.node.pods[number % 3]
     world.born.append(world.node.root.mk(f"{pod.cgroup}/born-{number}"))
 
 
@@ -242,7 +235,7 @@ def _meddle_with_a_daemon(world: World, number: int) -> None:
     apart: nobody can see what changed between its read and its write.)
     """
     _wish(world, "kubepods/burstable", 3000 + number)
-    _wish(world, "host-latency-sensitive/service", 700 + number)
+    _wish(world, "host-latency-sensitive/service-0", 700 + number)
     if number % 2 and world.node.root.read(HELD, "cpu.shares") == "2":
         _wish(world, HELD, 600 + number)
 
@@ -266,10 +259,10 @@ def _restore(bench: Bench, world: World, koordlet: Koordlet, number: int) -> Non
 
 def _take_over(bench: Bench, world: World) -> None:
     """A new daemon finds the journal, manages for a while, and is stopped."""
-    with _rewriting(world.slo):
-        successor = _koordlet(world).start()
-        time.sleep(bench.rng.uniform(0.0, KILL_WITHIN_S))
-        code = successor.stop()
+    successor = _koordlet(world).start()
+    time.sleep(bench.rng.uniform(0.0, 2 * KILL_WITHIN_S))
+    code = successor.stop()
+    bench.figures["takeovers"] += 1
     if code:
         bench.log(f"clean stop ended with {code}:\n{successor.log_tail()}")
 
@@ -282,6 +275,7 @@ def _broken_rollback(bench: Bench, world: World, koordlet: Koordlet) -> None:
     while process.poll() is None and held == photo.take(world.node.root, world.pids):
         time.sleep(0.005)
     time.sleep(bench.rng.uniform(0.0, 20 * SLOW_WRITE_MS / 1000))
+    bench.figures["rollbacks_killed"] += process.poll() is None
     kill_tree(process.pid)
     process.wait()
 
