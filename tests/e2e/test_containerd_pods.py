@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -199,3 +200,17 @@ def test_runtime_that_restarts(containerd: Containerd, client: CriClient) -> Non
         else:
             break
     assert after == before
+
+
+def test_private_containerd_leaves_nothing_although_it_was_killed() -> None:
+    before = set(Path("/run").glob("containerd/*/*"))
+    with pytest.raises(ZeroDivisionError), Containerd() as runtime:
+        pod = runtime.client.run_pod("p", cgroup_parent=runtime.parent(BEST_EFFORT))
+        runtime.client.run_container(pod, "main")
+        root, directory = runtime.cgroups.root, runtime.endpoint.removeprefix("unix://")
+        runtime.kill()
+        raise ZeroDivisionError
+    assert set(Path("/run").glob("containerd/*/*")) <= before
+    assert not Path(directory).parent.exists()
+    assert not any(Path("/sys/fs/cgroup").glob(f"*{root}"))
+    assert str(Path(directory).parent) not in Path("/proc/self/mountinfo").read_text()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import shutil
 import signal
@@ -28,10 +29,13 @@ from tests.support.oci import PAUSE_IMAGE, write_image
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 15.0
 _MNT_DETACH = 2
-_SHARED = (  # made by shims whatever root and state say
-    Path("/run/containerd/s"),
-    Path("/run/containerd/runc/k8s.io"),
-    Path("/run/containerd/runc"),
+# Made by shims whatever root and state say.
+_SOCKETS = Path("/run/containerd/s")
+_RUNC = Path("/run/containerd/runc/k8s.io")
+_SHARED = (
+    _SOCKETS,
+    _RUNC,
+    _RUNC.parent,
     Path("/run/containerd/fifo"),
     Path("/run/containerd"),
 )
@@ -106,6 +110,7 @@ class Containerd:
             self._directory = Path(name)
             stack.callback(shutil.rmtree, name)
             stack.callback(_detach_mounts, name)
+            stack.callback(_remove_run_files, name, self.cgroups.root)
             stack.callback(_end_shims, name)
             stack.callback(self._stop)
             self._start()
@@ -135,11 +140,15 @@ class Containerd:
                 stderr=subprocess.STDOUT,
             )
 
-    def restart(self) -> None:
-        """Kill containerd and start it again; its pods live on."""
+    def kill(self) -> None:
+        """Kill containerd; its pods live on."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+
+    def restart(self) -> None:
+        """Kill containerd and start it again."""
+        self.kill()
         self._start()
         self._wait_until_ready()
 
@@ -223,6 +232,20 @@ def _shims(directory: str) -> Iterator[int]:
                 yield int(entry.name)
 
 
+def _remove_run_files(directory: str, root: str) -> None:
+    """Remove runc's state of containers below ``root``, and the sockets of their shims.
+
+    Only where containerd was killed there are any. A shim's socket is named after a digest of
+    containerd's address, the namespace and the sandbox.
+    """
+    for state in _RUNC.glob("*/state.json"):
+        if f"{root}/" not in state.read_text():
+            continue
+        name = f"{directory}/containerd.sock/k8s.io/{state.parent.name}"
+        (_SOCKETS / hashlib.sha256(name.encode()).hexdigest()).unlink(missing_ok=True)
+        shutil.rmtree(state.parent)
+
+
 def _mounts(mountinfo: str = "/proc/self/mountinfo") -> Iterator[tuple[str, str]]:
     """Kind and mount point of each mount, oldest first."""
     for line in Path(mountinfo).read_text(errors="replace").splitlines():
@@ -231,7 +254,7 @@ def _mounts(mountinfo: str = "/proc/self/mountinfo") -> Iterator[tuple[str, str]
 
 
 def _detach_mounts(directory: str) -> None:
-    """Unmount all below ``directory``, and sandboxes' files that shims mounted in /run."""
+    """Unmount all below ``directory``, the newest mount first."""
     umount = ctypes.CDLL(None, use_errno=True).umount2
     for _, point in reversed(list(_mounts())):
         if point.startswith(f"{directory}/"):
