@@ -129,7 +129,8 @@ class PodCollector:
                 continue
             index = self._sink.enter(key)
             entry.containers[container_id] = CgroupMeter(index, cgroup, self._online_cpus)
-            entry.quiet_due_s = entry.detail_due_s = _NEVER_S
+            entry.reference_cores = None  # as if the pod's use had moved: look at once, and again
+            entry.detail_due_s = _NEVER_S
 
     def _leave(self, entry: _PodEntry) -> None:
         for meter in entry.containers.values():
