@@ -175,6 +175,7 @@ def _kubelet_update(facts: KubeletFacts, config: Config) -> ipc.KubeletUpdate:
     reserved = facts.reserved
     return ipc.KubeletUpdate(
         cgroup_root=config.kubelet_cgroup_root or facts.cgroup_root,
+        cgroup_driver=facts.cgroup_driver,
         cpu_manager=facts.cpu_manager,
         reserved_cpus=facts.reserved_cpus,
         reserved_milli=reserved.cpu_milli or 0,

@@ -112,7 +112,7 @@ class FrontProcess:
         source = ListSource(
             name,
             detail,
-            client.list_records,
+            client,
             self._clock,
             self._pods.publish,
             self._state.source,
@@ -138,9 +138,8 @@ class FrontProcess:
 
     # -- running ----------------------------------------------------------------------------------
 
-    def run(self) -> int:
+    def run(self, signals: Signals) -> int:
         loop = EventLoop()
-        signals = Signals((signal.SIGTERM, signal.SIGHUP))
         parts = FrontParts(
             state=self._state,
             commands=self._commands,
@@ -230,6 +229,6 @@ class FrontProcess:
             self._cri.close()
 
 
-def run_front(config: Config, clock: Clock) -> int:
+def run_front(config: Config, clock: Clock, signals: Signals) -> int:
     """The front process, from fork to exit."""
-    return FrontProcess(config, clock).run()
+    return FrontProcess(config, clock).run(signals)

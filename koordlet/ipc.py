@@ -18,7 +18,7 @@ from typing import Any
 
 from koordlet.model.actions import Mode
 from koordlet.model.knobs import Knob, Value
-from koordlet.model.pods import PodRecord
+from koordlet.model.pods import CgroupDriver, PodRecord
 from koordlet.model.readings import Missing
 from koordlet.model.topology import CpuManagerPolicy
 from koordlet.pods.hostapp import HostAppRecord
@@ -67,6 +67,7 @@ class KubeletUpdate:
     """Front to core: what the kubelet's configuration says about CPUs and cgroups."""
 
     cgroup_root: str
+    cgroup_driver: CgroupDriver | None
     cpu_manager: CpuManagerPolicy
     reserved_cpus: frozenset[int]
     reserved_milli: int

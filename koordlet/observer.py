@@ -93,13 +93,17 @@ class Observer:
         return self.seen != previous
 
     def _look(self, now_s: float) -> Seen:
-        layout = find_layout(
-            self._cgroups, self.inputs.kubelet.cgroup_root if self.inputs.kubelet else ""
-        )
+        layout = self._layout()
         workloads, problems = self._workloads(now_s, layout)
         roots = be_roots(workloads)
         tree = scan(self._cgroups, (root.path for root in roots))
         return Seen(workloads, roots, tree, problems)
+
+    def _layout(self) -> KubeLayout | Missing:
+        kubelet = self.inputs.kubelet
+        if kubelet is None:
+            return find_layout(self._cgroups)
+        return find_layout(self._cgroups, kubelet.cgroup_root, kubelet.cgroup_driver)
 
     def _workloads(
         self, now_s: float, layout: KubeLayout | Missing

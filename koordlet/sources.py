@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from koordlet.clock import Clock
 from koordlet.model.pods import PodRecord
@@ -46,6 +47,15 @@ class RelistPace:
         self._due = [due for due in self._due if due > now_s] or [now_s + RELIST_S]
 
 
+class ListClient(Protocol):
+    """What a source is asked by; ``warnings`` are about the last list."""
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]: ...
+
+    def list_records(self) -> tuple[PodRecord, ...]: ...
+
+
 class ListSource:
     """A thread that lists pods from one place: CRI or the kubelet."""
 
@@ -53,14 +63,14 @@ class ListSource:
         self,
         name: str,
         detail: str,
-        list_records: Callable[[], tuple[PodRecord, ...]],
+        client: ListClient,
         clock: Clock,
         publish: Callable[[str, tuple[PodRecord, ...] | Problem], None],
         status: Callable[[SourceStatus], None],
     ) -> None:
         self._name = name
         self._detail = detail
-        self._list = list_records
+        self._client = client
         self._clock = clock
         self._publish = publish
         self._status = status
@@ -100,13 +110,14 @@ class ListSource:
 
     def _once(self) -> None:
         try:
-            records = self._list()
+            records = self._client.list_records()
         except SourceError as error:
             self._failed(error.problem)
             return
         self._answered_at_s = self._clock.now_s()
         self._publish(self._name, records)
-        self._status(SourceStatus(self._name, SourceState.OK, self._detail, 0.0))
+        warnings = self._client.warnings
+        self._status(SourceStatus(self._name, SourceState.OK, self._detail, 0.0, warnings))
 
     def _failed(self, problem: Problem) -> None:
         state, age_s = SourceState.FAILED, None

@@ -184,14 +184,15 @@ class Workloads:
 
 
 def be_roots(workloads: Workloads) -> tuple[BeRoot, ...]:
-    """The BE roots that may be governed: the kube BestEffort tier if it holds a marked BE pod,
-    and the cgroup of each declared BE application. Sorted by path; nested roots fold into the
+    """The BE roots that may be governed: the kube BestEffort tier if it holds a BE pod that is
+    marked as such (one whose claim was refused marks nothing), and the cgroup of each declared BE application. Sorted by path; nested roots fold into the
     outer one.
     """
     roots: list[BeRoot] = []
     layout = workloads.layout
     if not isinstance(layout, Missing) and any(
         pod.marked
+        and not pod.refused
         and pod.qos is Qos.BE
         and not isinstance(pod.cgroup, Missing)
         and pod.cgroup.is_below(layout.besteffort)
