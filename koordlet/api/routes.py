@@ -102,8 +102,7 @@ def answer(request: Request, backend: Backend) -> Answer:
     except RequestError as error:
         return Answer(error.status, _error_body(view, (error.problem,)), error.allow)
     except NoSuchTargetError as error:
-        status = HTTPStatus.CONFLICT if error.ambiguous else HTTPStatus.NOT_FOUND
-        return Answer(status, _error_body(view, (error.problem,)))
+        return Answer(HTTPStatus.NOT_FOUND, _error_body(view, (error.problem,)))
     except RefusedError as error:
         return Answer(HTTPStatus.BAD_REQUEST, _error_body(view, error.problems))
     return Answer(

@@ -370,7 +370,7 @@ def readings() -> ReadingsTable:
         EntityKey(Level.CONTAINER, container_id="c" * 64, container="main"),
     )
     cpu = {1: 0.8, 2: 0.9, 3: 0.8, 4: 0.4, 5: 0.8}
-    detail = tuple(float(1 << 28) for _ in FIELDS[Group.DETAIL])
+    detail = tuple(0.05 if "ratio" in name else float(1 << 28) for name in FIELDS[Group.DETAIL])
     table.apply(
         Readings(
             tick=1,
@@ -409,7 +409,8 @@ def node_view() -> NodeView:
     """The whole view of a host under suppression."""
     done = outcomes()
     the_plan = plan()
-    named = {entry.key for entry in (*the_plan.writes, *the_plan.holds, *owned())}
+    named: set[Target] = {write.key for write in the_plan.writes}
+    named |= {hold.key for hold in the_plan.holds} | {entry.key for entry in owned()}
     named |= set(done) | {struck.action.key for struck in the_plan.struck}
     paths = {key: file_path(key) for key in named}
     return NodeView(

@@ -46,12 +46,11 @@ class ExplainData(TypedDict):
 
 
 class NoSuchTargetError(Exception):
-    """The target names nothing, or too much; ``ambiguous`` tells which."""
+    """The target names nothing, or several things."""
 
-    def __init__(self, problem: Problem, *, ambiguous: bool = False) -> None:
+    def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
         self.problem = problem
-        self.ambiguous = ambiguous
 
 
 def explain_data(view: NodeView, target: str) -> ExplainData:
@@ -90,8 +89,7 @@ def find_pods(pods: tuple[Pod, ...], wanted: str) -> tuple[Pod, ...]:
                 f"names {len(short)} pods",
                 limit="one pod",
                 remedy="use one of: " + ", ".join(_full_names(short)),
-            ),
-            ambiguous=True,
+            )
         )
     return short
 

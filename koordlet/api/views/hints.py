@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from koordlet.model.pods import Workloads
 from koordlet.model.readings import Missing
 from koordlet.protocol.names import LABEL_QOS
 from koordlet.protocol.problem import Problem, Severity
@@ -10,16 +9,6 @@ from koordlet.protocol.qos import Qos
 from koordlet.report import CoreStatus, NodeView
 
 HOST_APPS_DIR = "/etc/koordlet/hostapps.d"
-HOST_APP_EXAMPLE = """\
-apiVersion: koordlet/v1
-kind: HostApplications
-applications:
-- name: batch
-  qos: BE
-  cgroupPath:
-    base: CgroupRoot
-    relativePath: batch
-"""
 
 
 def hints(view: NodeView) -> tuple[Problem, ...]:
@@ -80,14 +69,12 @@ def _marks(view: NodeView) -> tuple[Problem, ...]:
 
 
 def _how(view: NodeView) -> str:
-    declare = f"declare a host application with qos: BE in {host_apps_dir(view)}/batch.yaml"
-    return f"{declare}, or {label_pods(view.workloads)}"
-
-
-def label_pods(workloads: Workloads | Missing) -> str:
-    """What to put on batch pods; CRI alone never tells of a label added later (hazard H13)."""
-    label = f"give batch pods (of kube QoS BestEffort) the label {LABEL_QOS}: BE"
-    return label if isinstance(workloads, Missing) else f"{label} when they are created"
+    """CRI alone never tells of a label that is added to a running pod (hazard H13)."""
+    return (
+        f"declare a host application with qos: BE in {host_apps_dir(view)}/batch.yaml (see"
+        " systemd/examples/hostapps.yaml), or create batch pods (of kube QoS BestEffort) with the"
+        f" label {LABEL_QOS}: BE"
+    )
 
 
 def _hint(code: str, where: str, what: str, remedy: str) -> Problem:

@@ -1,0 +1,111 @@
+"""The live summary: what koordlet sees and does, on one screen that keeps itself up to date."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from koordlet.api.client import AnswerError, Client, UnreachableError
+from koordlet.ctl.output import console
+from koordlet.ctl.render.others import audit_table
+from koordlet.ctl.render.status import status_parts
+from koordlet.ctl.render.tables import problems, section
+from koordlet.ctl.text import clean, cores, missing_why, size
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Data = Mapping[str, Any]
+SCREEN_EVERY_S = 1.0
+LINE_EVERY_S = 10.0
+STOP_LOOK_S = 0.1
+WRITES_SHOWN = 5
+
+
+def run(api_socket: Path, stop: Callable[[], bool]) -> None:
+    """Show the daemon of ``api_socket`` until ``stop`` says so.
+
+    On a terminal one screen, renewed every second; else one line every ten seconds. A daemon that
+    does not answer is waited for.
+    """
+    client = Client(api_socket, timeout_s=5.0)
+    if sys.stdout.isatty():
+        _live(client, stop)
+    else:
+        _lines(client, stop)
+
+
+def _live(client: Client, stop: Callable[[], bool]) -> None:
+    from rich.console import Group
+    from rich.live import Live
+
+    with Live(
+        console=console(sys.stdout), auto_refresh=False, vertical_overflow="ellipsis"
+    ) as live:
+        while not stop():
+            live.update(Group(*screen_parts(client)), refresh=True)
+            _sleep(SCREEN_EVERY_S, stop)
+
+
+def _lines(client: Client, stop: Callable[[], bool]) -> None:
+    while not stop():
+        print(line(client), flush=True)
+        _sleep(LINE_EVERY_S, stop)
+
+
+def _sleep(seconds: float, stop: Callable[[], bool]) -> None:
+    """Sleep, but notice a stop soon."""
+    deadline_s = time.monotonic() + seconds
+    while not stop() and time.monotonic() < deadline_s:
+        time.sleep(STOP_LOOK_S)
+
+
+def screen_parts(client: Client) -> Iterable[RenderableType]:
+    """The screen from top to bottom: status, last writes, problems."""
+    try:
+        said = client.get("status")
+        events = client.get("audit", limit=str(WRITES_SHOWN))["data"]["events"]
+    except (UnreachableError, AnswerError) as error:
+        yield f"koordlet on {clean(client.socket_path)}: {clean(error)}"
+        return
+    yield f"koordlet on {clean(said['node'])}, {clean(said['taken_at'])}"
+    yield ""
+    yield from status_parts(said["data"])
+    yield from section("Last writes", audit_table(events) if events else None)
+    yield from section("Problems", problems(said["problems"]))
+
+
+def line(client: Client) -> str:
+    """The summary in one line."""
+    try:
+        said = client.get("status")
+    except (UnreachableError, AnswerError) as error:
+        return f"koordlet: {clean(error)}"
+    return f"{clean(said['taken_at'])} {status_line(said['data'], len(said['problems']))}"
+
+
+def status_line(data: Data, problem_count: int) -> str:
+    """Use, budget and what is in force."""
+    use, node = data["usage"], data["node"]
+    capacity = "?" if missing_why(node) is not None else f"{node['capacity_cores']:g}"
+    parts = [
+        f"cpu {cores(use['used_cpu_cores'])}/{capacity}",
+        f"be {cores(use['be_cores'])}",
+        f"budget {_budget_cores(data)}",
+        f"memory {size(use['used_memory_bytes'])}",
+        f"roots {len(data['be_roots'])}",
+        f"files {data['owned_files']}",
+        f"held {len(data['held'])}",
+        f"problems {problem_count}",
+    ]
+    parts += [f"waiting for {clean(what)}" for what in data["waiting_for"]]
+    parts += [f"{clean(hint['what'])}: {clean(hint['remedy'])}" for hint in data["hints"]]
+    return ", ".join(parts)
+
+
+def _budget_cores(data: Data) -> str:
+    found = {term["name"]: term["value"] for term in data["budget"]}
+    return cores(found.get("budget_cores"))
