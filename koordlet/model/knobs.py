@@ -29,6 +29,9 @@ class Knob(Enum):
     IO_MAX = "io.max"  # str, one device line
     PIDS_MAX = "pids.max"  # int or None
 
+    # Members are singletons; Enum's own hash is a Python call in each of a tick's many look-ups.
+    __hash__ = object.__hash__
+
     # Members are singletons: the identity is a hash, and much cheaper than Enum's own, which a
     # tick would ask for tens of thousands of times.
     __hash__ = object.__hash__

@@ -65,7 +65,7 @@ class Executor:
         self._clock = clock
         self._effects = effects
         self._dry_run = dry_run
-        self._ledger = Ledger(journal, read_only=dry_run)
+        self._ledger = Ledger(cgroups, journal, read_only=dry_run)
         self._reads = Reads(cgroups)
         self._desk = SpecDesk(spec_channel)
         self._judge = Judge(
@@ -164,10 +164,11 @@ class Executor:
         outcomes = self._carry_out(plan.writes, plan.restores, now_s, self._limit)
         late, self._late = self._late, []
         told = (*late, *outcomes)
+        notable = [outcome for outcome in told if outcome.status is not Status.UNCHANGED]
         self._standing_in_the_way = tuple(
-            outcome for outcome in told if outcome.status in (Status.REFUSED, Status.UNSUPPORTED)
+            outcome for outcome in notable if outcome.status in (Status.REFUSED, Status.UNSUPPORTED)
         )
-        self._events += self._teller.outcomes(told, self._clock.wall_s())
+        self._events += self._teller.outcomes(notable, self._clock.wall_s())
         return told
 
     def spec_answered(
@@ -310,7 +311,8 @@ class Executor:
         closed = [
             key
             for key, outcome in settled.items()
-            if key in self._ledger
+            if outcome.status is not Status.UNCHANGED
+            and key in self._ledger
             and (outcome.status is Status.GONE or (key in restored and outcome.status in _LEFT))
         ]
         if not closed:

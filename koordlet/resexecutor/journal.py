@@ -117,16 +117,17 @@ def prepare_directory(directory: Path) -> None:
     Raises JournalError where it, or the parent below a world-writable directory, is not ours
     alone: a journal says what root writes (hazard H27).
     """
-    for each in (directory.parent, directory):
+    above = directory.parent
+    for each in (above, directory):
         try:
             with contextlib.suppress(FileExistsError):
-                each.mkdir(mode=0o700, parents=each is directory.parent)
+                each.mkdir(mode=0o700, parents=each is above)
             found = each.lstat()
         except OSError as error:
             raise JournalError(f"{each}: journal directory: {error.strerror}") from error
         private = found.st_uid == os.geteuid() and not found.st_mode & 0o022
-        shared_parent = each is directory.parent and found.st_mode & stat.S_ISVTX
-        if not stat.S_ISDIR(found.st_mode) or not (private or shared_parent):
+        shared = each is above and bool(found.st_mode & stat.S_ISVTX)  # /dev/shm, /tmp
+        if not stat.S_ISDIR(found.st_mode) or not (private or shared):
             raise JournalError(
                 f"{each}: journal directory: owned by uid {found.st_uid}, mode"
                 f" {stat.S_IMODE(found.st_mode):04o}; limit: a directory of uid {os.geteuid()}"

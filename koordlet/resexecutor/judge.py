@@ -101,10 +101,15 @@ class Judge:
         if under_way is not None and under_way.wanted == job.wanted:
             return job.outcome(Status.PENDING, job.before, why=under_way.why)
         if self.reads.masked(key):
-            return job.outcome(Status.UNCHANGED, job.before, why="hidden while cpu.idle is 1")
+            job.why = "hidden while cpu.idle is 1"
+            return self._agreed(job, action, held)
         if job.before == job.wanted:
             is_witness = held is None and is_v1_cpuset(self.cgroups, key)
             return job if is_witness else self._agreed(job, action, held)
+        unseen = held is not None and job.before != held.looked_at
+        if held is not None and unseen and not self._is_ours(held, job.before):
+            why = "another writer changed it since the last look; judged in the next tick"
+            return job.outcome(Status.PENDING, job.before, why=why)
         return self._not_now(job, now_s) or job
 
     def _agreed(self, job: Job, action: SetValue, held: Held | None) -> Outcome:

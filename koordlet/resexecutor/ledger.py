@@ -23,10 +23,11 @@ class Held:
     ``seen`` is the raw text with which the value is known to be in force; None where that must be
     looked at. ``previous`` is what we wrote before ``row.last_written``. ``settled`` is the value
     that was asked for when the file last agreed, with the outcome told then. ``looked_at`` is the
-    text that was last judged.
+    text that was last judged. ``path`` is the kernel file.
     """
 
     row: Row
+    path: str
     since_s: float
     seen: bytes | None = None
     previous: str = ""
@@ -55,7 +56,10 @@ class Ledger:
     Raises JournalError from ``load``, ``begin``, ``update`` and ``finish``.
     """
 
-    def __init__(self, journal: Journal | None, *, read_only: bool = False) -> None:
+    def __init__(
+        self, cgroups: Cgroups, journal: Journal | None, *, read_only: bool = False
+    ) -> None:
+        self._cgroups = cgroups
         self._source = journal
         self._journal = None if read_only else journal
         self._held: dict[Target, Held] = {}
@@ -67,7 +71,7 @@ class Ledger:
             return ()
         rows, bad = self._source.rows()
         for row in rows:
-            self._held[row.key] = Held(row, TAKEN_OVER_S)
+            self._held[row.key] = Held(row, self._path(row.key), TAKEN_OVER_S)
         self._owned = None
         return bad
 
@@ -108,7 +112,7 @@ class Ledger:
         """Hold ``row`` in memory; ``now_s`` counts where it is new."""
         held = self._held.get(row.key)
         if held is None:
-            held = self._held[row.key] = Held(row, now_s)
+            held = self._held[row.key] = Held(row, self._path(row.key), now_s)
         elif row.last_written != held.row.last_written:
             held.previous = held.row.last_written
             held.since_s = now_s
@@ -123,6 +127,10 @@ class Ledger:
         """Hold ``key`` no longer."""
         if self._held.pop(key, None) is not None:
             self._owned = None
+
+    def _path(self, key: Target) -> str:
+        path = self._cgroups.path_of(*key)
+        return "" if isinstance(path, Missing) else path
 
 
 def mount_name(cgroups: Cgroups, key: Target) -> str:

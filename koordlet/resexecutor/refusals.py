@@ -146,11 +146,15 @@ def blocking_burst(reads: Reads, cg: CgroupPath, text: str) -> str:
 def blocking_quota(cgroups: Cgroups, reads: Reads, cg: CgroupPath, text: str) -> str:
     """Names the relative whose quota forbids ``text`` in ``cg``, by quota/period (CQ-08)."""
     wanted = _share(reads, cg, text)
-    for child in descendants(cgroups, cg, Knob.CPU_QUOTA):
+    highest: tuple[float, CgroupPath, str] | None = None
+    for child in sorted(descendants(cgroups, cg, Knob.CPU_QUOTA)):
         quota = reads.text((child, Knob.CPU_QUOTA))
         share = _share(reads, child, quota) if isinstance(quota, str) else math.inf
-        if math.inf > share > wanted:
-            return f"child {child} has a quota of {quota} us, {share:.2f} cores"
+        if math.inf > share > (highest[0] if highest else wanted):
+            highest = (share, child, str(quota))
+    if highest is not None:
+        share, child, quota = highest
+        return f"child {child} has a quota of {quota} us, {share:.2f} cores"
     above = cg
     while above != ROOT:
         above = above.parent

@@ -58,11 +58,10 @@ class Reviewer:
         """In force, put back, or changed by its owner? Targets in ``pending`` are left out."""
         found = _Found()
         self._round += 1
-        raw_of = self._reads.raw
-        for number, held in enumerate(self._ledger):
-            moved = held.seen is None or raw_of(held.row.key) != held.seen
-            due = (number + self._round) % _IDENTITY_ROUND == 0
-            if not (moved or due):
+        read = self._cgroups.files.read
+        for number, held in enumerate(self._ledger, self._round):
+            moved = held.seen is None or read(held.path) != held.seen
+            if not moved and number % _IDENTITY_ROUND:
                 continue
             if self._has_left(held.row):
                 found.gone.append(held.row.key)

@@ -25,11 +25,9 @@ class Teller:
         self._levels: set[tuple[Knob, int, str]] = set()
 
     def outcomes(self, outcomes: Iterable[Outcome], wall_s: float) -> Iterator[AuditEvent]:
-        """Events for the outcomes of one plan."""
+        """Events for the outcomes of one plan; what is unchanged is no event."""
         told: dict[Target, tuple[Status, int]] = {}
         for outcome in outcomes:
-            if outcome.status is Status.UNCHANGED:
-                continue
             what = (outcome.status, outcome.errno)
             told[outcome.key] = what
             if outcome.status in _KINDS or self._is_news(outcome, what):
@@ -37,6 +35,8 @@ class Teller:
         self._told = told
 
     def _is_news(self, outcome: Outcome, what: tuple[Status, int]) -> bool:
+        if outcome.status is Status.UNCHANGED:
+            return False
         if outcome.status is Status.UNSUPPORTED:
             level = (outcome.knob, outcome.target.depth, outcome.owner)
             known = level in self._levels

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.model.actions import Status
+from koordlet.model.actions import Plan, Status
 from koordlet.model.knobs import Direction, Knob
 from tests.support.execrig import Rig, cpus, key, want
 from tests.support.fakehost import fake_host
@@ -79,8 +79,6 @@ def test_H07_a_value_that_came_between_review_and_write_is_not_lost(rig: Rig) ->
     rig.clock.at_s += 1
     rig.executor.review(rig.clock.at_s)
     rig.host.foreign_write("be", FILE, "300000")
-    from koordlet.model.actions import Plan
-
     (outcome,) = rig.executor.apply(Plan((want("be", QUOTA, 90_000),)), rig.clock.at_s)
     assert outcome.status is Status.PENDING
     assert rig.host.text("be", FILE) == "300000"

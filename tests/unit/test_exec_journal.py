@@ -184,6 +184,8 @@ def test_the_directory_is_ours_alone(tmp_path: Path) -> None:
         prepare_directory(loose)
     with pytest.raises(JournalError, match="nobody else may write"):
         prepare_directory(loose / "inner")
+    loose.chmod(0o1777)  # as /dev/shm
+    prepare_directory(loose / "inner")
     link = tmp_path / "link"
     link.symlink_to(good)
     with pytest.raises(JournalError):
