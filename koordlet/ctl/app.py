@@ -82,8 +82,8 @@ def status(
 def pods(common: Common) -> ExitCode:
     """Pods and host applications.
 
-    QoS, use, requests, limits and what is done to each. After the QoS class ``*`` is unmarked and
-    ``!`` a claim that was refused.
+    QoS, use, requests, limits and what is done to each. An asterisk after the QoS class is an
+    unmarked pod, an exclamation mark a claim that was refused.
     """
     from koordlet.ctl.render.workloads import draw_pods
 
@@ -123,14 +123,21 @@ def explain(
 def audit(
     common: Common,
     since: Annotated[
-        str | None, typer.Option(help="From: 10m (ago), 14:30, 2026-01-31T14:30.")
+        str | None,
+        typer.Option(metavar="TIME", help="From: 10m (ago), 14:30, 2026-01-31T14:30."),
     ] = None,
-    until: Annotated[str | None, typer.Option(help="Before: the same forms.")] = None,
-    pod: Annotated[str | None, typer.Option(help="namespace/name, or UID.")] = None,
-    knob: Annotated[str | None, typer.Option(help="E.g. cpu.quota.")] = None,
-    owner: Annotated[str | None, typer.Option(help="A strategy.")] = None,
-    file: Annotated[str | None, typer.Option(help="Kernel file, or cgroup.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="The newest so many.")] = 100,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Before: the same forms.")
+    ] = None,
+    pod: Annotated[str | None, typer.Option(metavar="POD", help="namespace/name, or UID.")] = None,
+    knob: Annotated[str | None, typer.Option(metavar="KNOB", help="E.g. cpu.quota.")] = None,
+    owner: Annotated[str | None, typer.Option(metavar="NAME", help="A strategy.")] = None,
+    file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Kernel file, or cgroup.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10_000, help="The newest so many: 1 to 10000.")
+    ] = 100,
 ) -> ExitCode:
     """What was done to this host.
 
@@ -264,7 +271,7 @@ def slo_defaults(common: Common) -> ExitCode:
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="Put the output where your shell looks.")],
+    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
 ) -> None:
     """Print a shell's completion script."""
     from typer.completion import get_completion_script  # type: ignore[attr-defined]

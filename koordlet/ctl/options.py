@@ -21,8 +21,6 @@ from koordlet.protocol.problem import RefusedError
 if TYPE_CHECKING:
     from koordlet.config import Config
 
-_PANEL = "Common options"
-
 
 @dataclass(frozen=True, slots=True)
 class Common:
@@ -68,27 +66,29 @@ class Common:
 
 def declare(
     run_dir: Annotated[
-        Path | None, typer.Option(help="koordlet's run directory.", rich_help_panel=_PANEL)
+        Path | None, typer.Option(metavar="DIR", help="koordlet's run directory.")
     ] = None,
     state_dir: Annotated[
-        Path | None, typer.Option(help="koordlet's state directory.", rich_help_panel=_PANEL)
+        Path | None, typer.Option(metavar="DIR", help="koordlet's state directory.")
     ] = None,
     cgroup_root: Annotated[
         str | None,
-        typer.Option(help="Path in every hierarchy taken for its root.", rich_help_panel=_PANEL),
+        typer.Option(
+            metavar="PATH", help="Path inside every hierarchy that is taken for its root."
+        ),
     ] = None,
     sysfs_root: Annotated[
-        str | None, typer.Option(help="Where the host's sysfs is.", rich_help_panel=_PANEL)
+        str | None, typer.Option(metavar="DIR", help="Where the host's sysfs is mounted.")
     ] = None,
     proc_root: Annotated[
-        str | None, typer.Option(help="Where the host's procfs is.", rich_help_panel=_PANEL)
+        str | None, typer.Option(metavar="DIR", help="Where the host's procfs is mounted.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="koordlet's configuration file.", rich_help_panel=_PANEL)
+        Path | None, typer.Option(metavar="FILE", help="koordlet's configuration file.")
     ] = None,
     output: Annotated[
         Output | None,
-        typer.Option("--output", "-o", help="Form of output: table.", rich_help_panel=_PANEL),
+        typer.Option("--output", "-o", metavar="FORM", help="table (default), json or yaml."),
     ] = None,
 ) -> Common:
     """Carries the declarations; the common options as one value."""

@@ -50,6 +50,7 @@ from koordlet.report import (
     TickCause,
     TickStats,
 )
+from koordlet.resexecutor.audit import AuditEvent
 
 WALL_S = 1_767_225_600.0  # 2026-01-01 00:00:00 UTC
 NOW_S = 5_000.0
@@ -137,7 +138,7 @@ def pod(
         else QosSource.LABEL
         if claim
         else QosSource.KUBE_DEFAULT,
-        marked=claim is not None,
+        marked=claim is not None and not refused,
         refused=refused,
         priority=None,
         priority_class=PriorityClass.BATCH if qos is Qos.BE else PriorityClass.PROD,
@@ -402,6 +403,23 @@ def ticks() -> tuple[TickStats, ...]:
             overrun=False,
         )
         for number in (1, 2, 3)
+    )
+
+
+def audit_event() -> AuditEvent:
+    """The write that put the tier's quota in force."""
+    return AuditEvent(
+        WALL_S - 1,
+        "write",
+        "cpu_suppress",
+        target=TIER_QUOTA[0],
+        knob=TIER_QUOTA[1].value,
+        path=file_path(TIER_QUOTA),
+        from_text="-1",
+        to_text="80000",
+        reason="BE may use 1.20 of 4 cores; this root gets 0.80",
+        terms=(("budget_cores", 1.2), ("share_cores", 0.8)),
+        outcome="applied",
     )
 
 

@@ -26,20 +26,6 @@ from koordlet.report import NodeView
 from koordlet.resexecutor.audit import AuditEvent, AuditQuery
 from tests.support import views
 
-EVENT = AuditEvent(
-    views.WALL_S,
-    "write",
-    "cpu_suppress",
-    target="kubepods/besteffort",
-    knob="cpu.quota",
-    path="/sys/fs/cgroup/cpu/kubepods/besteffort/cpu.cfs_quota_us",
-    from_text="-1",
-    to_text="80000",
-    reason="budget",
-    terms=(("budget_cores", 1.2),),
-    outcome="applied",
-)
-
 
 class FakeCommands:
     """Remembers orders; answers as told."""
@@ -63,7 +49,7 @@ class FakeAudit:
 
     def query(self, query: AuditQuery) -> tuple[AuditEvent, ...]:
         self.queries.append(query)
-        return (EVENT,)
+        return (views.audit_event(),)
 
 
 class Asked:

@@ -125,7 +125,7 @@ def test_status_shows_budget_terms_in_order_and_be_roots_with_quota_and_use() ->
     assert roots["host-best-effort/encoder"]["claimed_by"] == "encoder"
     assert data["marked"] == {
         "pods": 3,
-        "pods_marked": 3,
+        "pods_marked": 2,
         "pods_refused": 1,
         "pods_by_qos": {"LS": 2, "BE": 1},
         "host_applications": 1,

@@ -39,14 +39,10 @@ from koordlet.ctl.render.settings import draw_explain, draw_plan
 from koordlet.ctl.render.status import budget, draw_status
 from koordlet.ctl.render.workloads import draw_pods, qos_word
 from koordlet.report import NodeView
-from koordlet.resexecutor.audit import AuditEvent
-from tests.support import views
+from tests.support import gendocs_cli, views
 from tests.support.ctl import PaperDaemon, paper_daemon
 
 REPO = Path(__file__).resolve().parents[2]
-EVENT = AuditEvent(
-    views.WALL_S, "write", "cpu_suppress", path=views.file_path(views.TIER_QUOTA), reason="budget"
-)
 
 
 def _explained(view: NodeView) -> Any:
@@ -67,7 +63,7 @@ DRAWN: dict[str, tuple[Callable[[Any, Console], None], Callable[[NodeView], Any]
     "doctor": (draw_doctor, doctor_data),
     "modes": (draw_modes, modes_data),
     "slo": (draw_slo, slo_data),
-    "audit": (draw_audit, lambda view: audit_data([EVENT], 1)),
+    "audit": (draw_audit, lambda view: audit_data([views.audit_event()], 1)),
     "undo": (
         draw_undo,
         lambda view: undo_data(view.outcomes.values(), view.paths, done_by="journal"),
@@ -151,7 +147,7 @@ class Terminal(io.StringIO):
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PaperDaemon]:
     with paper_daemon(tmp_path_factory.mktemp("run")) as one:
-        one.events = (EVENT,)
+        one.events = (views.audit_event(),)
         yield one
 
 
@@ -236,6 +232,10 @@ def test_names_outside_the_terminals_encoding_are_spelled_out(daemon: PaperDaemo
     daemon.view = views.node_view()
     assert done.returncode == 0, done.stderr
     assert b"\\u540d" in done.stdout
+
+
+def test_the_page_of_the_command_line_is_up_to_date() -> None:
+    assert (REPO / "docs" / "cli.md").read_text(encoding="utf-8") == gendocs_cli.render()
 
 
 def test_completion_answers_the_shell(daemon: PaperDaemon) -> None:
