@@ -96,6 +96,11 @@ class Koordlet:
         return words
 
     @property
+    def started(self) -> bool:
+        """Whether it was ever started."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
@@ -163,7 +168,8 @@ class Koordlet:
         """Ask for a clean stop, wait for it, and return the exit code."""
         assert self._process is not None
         if self._process.poll() is None:
-            self._process.send_signal(number)
+            tree = self.tree()
+            os.kill(tree[1] if self._wrapper else tree[0], number)
         return self._process.wait(STOP_S)
 
     def kill(self, tree: tuple[int, ...] = ()) -> None:

@@ -1,0 +1,18 @@
+"""Waiting for what a real kernel or another process does in its own time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+POLL_S = 0.01
+
+
+def until(done: Callable[[], object], within_s: float, what: str = "") -> float:
+    """Wait until ``done()`` is true; the seconds that took. TimeoutError names ``what``."""
+    started_s = time.monotonic()
+    while not done():
+        if time.monotonic() - started_s > within_s:
+            raise TimeoutError(f"not within {within_s} s: {what or done}")
+        time.sleep(POLL_S)
+    return time.monotonic() - started_s
