@@ -20,20 +20,28 @@ from koordlet.config import Config
 from koordlet.corelink import CoreLink
 from koordlet.eventloop import EventLoop
 from koordlet.metrics.hot import HotSampler
-from koordlet.model.actions import Outcome, Status
 from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
-from koordlet.observer import Observer
+from koordlet.observer import Observer, Word
 from koordlet.pressure import PressureWatch, latency_sensitive_cgroups
-from koordlet.report import TickCause
+from koordlet.protocol.problem import Problem
+from koordlet.report import TickCause, TickReport
 from koordlet.standing import Standing
 from koordlet.supervisor import Signals
-from koordlet.tick import Tick
+from koordlet.tick import Tick, order_text
 
 EARLY_APART_S = 0.2
 SURGE_SHARE = 0.05  # of capacity: a smaller jump waits for the next regular tick
 STOP_SPEC_S = 5.0  # how long a clean stop waits for the runtime's answers
-LATE_S = 0.5  # a regular tick that starts later than this counts as an overrun
+FLUSH_S = 2.0  # how long it waits for the front to take the last reports
+LATE_SHARE = 0.5  # of the time between two: a tick that starts so much later is an overrun
+
+_STOPPING = Problem(
+    "stopping",
+    "core",
+    "koordlet is being stopped and has given everything back",
+    remedy="the order is stored and holds from the next start on",
+)
 
 
 @dataclass(slots=True)
@@ -72,19 +80,18 @@ class Core:
         now_s = clock.now_s()
         self._due = _Deadlines(hot_s=now_s, tick_s=now_s)
         self._handlers: dict[type, Callable[[Any], None]] = {
-            ipc.PodsUpdate: self._on_pods,
-            ipc.PodsStillTrue: self._on_pods_still_true,
-            ipc.AppsUpdate: self._on_apps,
-            ipc.SloUpdate: self._on_slo,
-            ipc.KubeletUpdate: self._on_kubelet,
+            ipc.PodsUpdate: self._on_word,
+            ipc.PodsStillTrue: self._on_word,
+            ipc.AppsUpdate: self._on_word,
+            ipc.SloUpdate: self._on_word,
+            ipc.KubeletUpdate: self._on_word,
             ipc.StandingUpdate: lambda update: self._on_standing(update.standing),
             ipc.SpecAnswer: self._tick.spec_answered,
             ipc.Command: self._on_command,
         }
 
-    def run(self) -> int:
+    def run(self, signals: Signals) -> int:
         """The loop: 5 Hz samples, a tick a second, early ticks when something calls for one."""
-        signals = Signals((signal.SIGTERM, signal.SIGHUP))
         self._loop.watch(signals.fd, select.POLLIN, lambda _events: self._on_signals(signals))
         watch_fd = self._observer.watch_fd
         if watch_fd is not None:
@@ -111,8 +118,11 @@ class Core:
             self._hot.sample(now_s)
             self._look_for_surge(now_s)
         if now_s >= due.tick_s:
-            late = now_s - due.tick_s > LATE_S
-            due.tick_s = _next(due.tick_s, now_s, self._config.tick_seconds)
+            period_s = self._config.tick_seconds
+            late = now_s - due.tick_s > LATE_SHARE * period_s
+            due.tick_s = _next(due.tick_s, now_s, period_s)
+            if self._observer.is_blind:
+                self._on_tree_change()
             self._run_tick(due.early or TickCause.REGULAR, late=late)
         elif due.early is not None and now_s >= due.last_tick_s + EARLY_APART_S:
             self._run_tick(due.early, late=False)
@@ -136,16 +146,24 @@ class Core:
         due.early = None
         due.last_tick_s = self._clock.now_s()
         commands, due.commands = due.commands, []
-        report = self._tick.run(cause, overrun=late, whole=self._link.fresh)
-        self._pressure.follow(latency_sensitive_cgroups(self._observer.seen.workloads))
-        for request in self._tick.take_spec_requests():
-            self._link.send(request)
         whole = self._link.fresh
-        self._link.send(report, droppable=True)
-        if whole:
+        report = self._tick.run(cause, overrun=late, whole=whole)
+        self._pressure.follow(latency_sensitive_cgroups(self._observer.seen.workloads))
+        self._ask_runtime()
+        if self._tell(report) and whole:
             self._link.sent_whole()
         for command in commands:
-            self._link.send(ipc.CommandReply(command.id, _result(report.outcomes)))
+            self._link.send(ipc.CommandReply(command.id, {"outcomes": report.outcomes}))
+
+    def _tell(self, report: TickReport) -> bool:
+        told = self._link.send(report, droppable=True)
+        if not told:
+            self._tick.keep_audit(report)
+        return told
+
+    def _ask_runtime(self) -> None:
+        for request in self._tick.take_spec_requests():
+            self._link.send(request)
 
     # -- messages of the front --------------------------------------------------------------------
 
@@ -156,39 +174,16 @@ class Core:
             return
         handler(message)
 
-    def _workloads_changed(self) -> None:
-        self._observer.mark_dirty()
-        self._want(TickCause.WORKLOADS)
-
-    def _on_pods(self, update: ipc.PodsUpdate) -> None:
-        self._observer.inputs.pods = update
-        self._observer.inputs.pods_at_s = self._clock.now_s()
-        self._workloads_changed()
-
-    def _on_pods_still_true(self, update: ipc.PodsStillTrue) -> None:
-        inputs = self._observer.inputs
-        if inputs.pods is not None:
-            inputs.pods = ipc.PodsUpdate(inputs.pods.records, update.age_s)
-            inputs.pods_at_s = self._clock.now_s()
-
-    def _on_apps(self, update: ipc.AppsUpdate) -> None:
-        self._observer.inputs.apps = update
-        self._workloads_changed()
-
-    def _on_slo(self, update: ipc.SloUpdate) -> None:
-        self._observer.inputs.slo = update
-        self._workloads_changed()
-
-    def _on_kubelet(self, update: ipc.KubeletUpdate) -> None:
-        self._observer.inputs.kubelet = update
-        self._workloads_changed()
+    def _on_word(self, word: Word) -> None:
+        if self._observer.hear(word, self._clock.now_s()):
+            self._want(TickCause.WORKLOADS)
 
     def _on_standing(self, standing: Standing) -> None:
         self._tick.standing = standing
         self._want(TickCause.COMMAND)
 
     def _on_command(self, command: ipc.Command) -> None:
-        self._log.info("order", order=str(command.order), uid=command.uid)
+        self._log.info("order", order=order_text(command.order), uid=command.uid)
         self._due.commands.append(command)
         self._tick.note_order(command)
         self._on_standing(command.standing)
@@ -210,33 +205,23 @@ class Core:
     def _stop(self) -> int:
         """Restore everything; wait a bounded time for what the runtime has to confirm."""
         self._pressure.close()
-        report = self._tick.restore_all("clean stop")
-        for request in self._tick.take_spec_requests():
-            self._link.send(request)
-        deadline_s = self._clock.now_s() + STOP_SPEC_S
-        while self._tick.pending and self._clock.now_s() < deadline_s:
-            self._loop.wait(deadline_s - self._clock.now_s())
-        last = self._tick.finish()
-        self._link.send(report, droppable=True)
-        self._link.send(last, droppable=True)
+        self._tell(self._tick.restore_all("clean stop"))
+        self._ask_runtime()
+        self._wait_while(lambda: self._tick.pending, STOP_SPEC_S)
+        self._tell(self._tick.finish())
+        for command in self._due.commands:
+            self._link.send(ipc.CommandReply(command.id, problems=(_STOPPING,)))
+        self._wait_while(lambda: self._link.wants_write, FLUSH_S)
         self._link.close()
         return 0 if self._tick.nothing_owned else 4
+
+    def _wait_while(self, condition: Callable[[], bool], within_s: float) -> None:
+        deadline_s = self._clock.now_s() + within_s
+        while condition() and self._clock.now_s() < deadline_s:
+            self._loop.wait(deadline_s - self._clock.now_s())
 
 
 def _next(due_s: float, now_s: float, period_s: float) -> float:
     """The next deadline on the same grid; missed ones are skipped, never caught up."""
     missed = int((now_s - due_s) / period_s)
     return due_s + (missed + 1) * period_s
-
-
-def _result(outcomes: tuple[Outcome, ...]) -> dict[str, Any]:
-    """What a command's tick did, by status."""
-    counts: dict[str, int] = {}
-    for outcome in outcomes:
-        counts[outcome.status.value] = counts.get(outcome.status.value, 0) + 1
-    left = [
-        {"target": str(o.target), "knob": o.knob.value, "status": o.status.value, "why": o.why}
-        for o in outcomes
-        if o.status in (Status.FOREIGN, Status.REFUSED, Status.UNSUPPORTED)
-    ]
-    return {"outcomes": counts, "not_as_wanted": left}

@@ -17,8 +17,8 @@ from koordlet.eventloop import EventLoop
 class CoreLink:
     """Listens for the front, hands its messages on, and sends without ever waiting.
 
-    ``fresh`` is True from a connection's start until ``sent_whole``: the next report must then
-    hold every part. A front that does not read loses reports and is made fresh again.
+    ``fresh`` is True from a connection's start until ``sent_whole``, and again once a report was
+    lost to a front that does not read: the next report must then hold every part.
     """
 
     def __init__(self, path: Path, loop: EventLoop, handle: Callable[[Any], None]) -> None:
@@ -31,25 +31,29 @@ class CoreLink:
         loop.watch(self._listener.fileno(), select.POLLIN, lambda _events: self._accept())
 
     @property
-    def connected(self) -> bool:
-        return self._channel is not None
+    def wants_write(self) -> bool:
+        """True while something is still on its way to the front."""
+        return self._channel is not None and self._channel.wants_write
 
     def sent_whole(self) -> None:
         """The front now has every part; changes are enough from here on."""
         self.fresh = False
 
-    def send(self, message: object, *, droppable: bool = False) -> None:
-        """Send if a front is there; a droppable message may be lost to one that does not read."""
+    def send(self, message: object, *, droppable: bool = False) -> bool:
+        """True where a front is there and takes it; a droppable message may be lost to one that
+        does not read.
+        """
         channel = self._channel
         if channel is None:
-            return
+            return False
         try:
-            if not channel.send(message, droppable=droppable):
-                self.fresh = True
+            taken = channel.send(message, droppable=droppable)
         except ipc.ChannelClosedError:
             self._lost()
-            return
+            return False
+        self.fresh = self.fresh or not taken
         self._update_interest(channel)
+        return taken
 
     def _accept(self) -> None:
         channel = ipc.accept(self._listener)
@@ -82,6 +86,7 @@ class CoreLink:
         self._loop.forget(self._channel.fileno())
         self._channel.close()
         self._channel = None
+        self.fresh = False
 
     def close(self) -> None:
         """Leave no socket file that nobody listens on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -12,7 +13,6 @@ from koordlet.clock import Clock
 from koordlet.config import Config
 from koordlet.core import Core
 from koordlet.corelink import CoreLink
-from koordlet.endpoints import find_runtime
 from koordlet.eventloop import EventLoop
 from koordlet.host.cgroup import Cgroups
 from koordlet.host.detect import probe, prove
@@ -34,18 +34,30 @@ from koordlet.resexecutor.effects import Effects
 from koordlet.resexecutor.executor import Executor
 from koordlet.resexecutor.journal import Journal, JournalError, journal_path
 from koordlet.specoutbox import SpecOutbox
+from koordlet.supervisor import Signals
 from koordlet.tick import Tick
 from koordlet.tickparts import TickParts
 from koordlet.treewatch import TreeWatch
 
 
-def run_core(config: Config, clock: Clock) -> int:
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What an executor that writes needs: the journal, and the thread for slow files."""
+
+    journal: Journal
+    effects: Effects | None
+    path: str
+    problems: tuple[Problem, ...] = ()
+
+
+def run_core(config: Config, clock: Clock, signals: Signals) -> int:
     """The core process, from fork to exit."""
     machine = open_machine(_roots(config), keeps_fds=True)
     loop = EventLoop()
     observer = observer_of(machine)
     hot = HotSampler(machine.cgroups, online_cpus=machine.possible_cpus)
-    tick = Tick(tick_parts(config, clock, machine, observer, hot))
+    keeping = None if config.dry_run else _keeping(config, machine)
+    tick = Tick(tick_parts(config, clock, machine, observer, hot, keeping))
     core = Core(
         config,
         clock,
@@ -56,7 +68,7 @@ def run_core(config: Config, clock: Clock) -> int:
         make_link=lambda handle: CoreLink(config.run_dir / "core.sock", loop, handle),
         make_pressure=lambda fired: PressureWatch(machine.cgroups, loop, fired),
     )
-    return core.run()
+    return core.run(signals)
 
 
 def observer_of(machine: Machine) -> Observer:
@@ -71,27 +83,25 @@ def observer_of(machine: Machine) -> Observer:
 
 
 def tick_parts(
-    config: Config, clock: Clock, machine: Machine, observer: Observer, hot: HotSampler
+    config: Config,
+    clock: Clock,
+    machine: Machine,
+    observer: Observer,
+    hot: HotSampler,
+    keeping: Keeping | None,
 ) -> TickParts:
-    """Everything a Tick needs; opens the journal unless this is a dry run."""
+    """Everything a Tick needs. Without ``keeping`` it is a dry run: nothing is ever written."""
     facts = NodeFactsReader(machine.cgroups, config, machine.roots)
     spec = SpecOutbox(lambda: observer.seen.workloads)
-    path = journal_path(config.run_dir)
-    journal, problems = (None, ()) if config.dry_run else _journal(path, machine)
-    effects = None if config.dry_run else Effects(_own_cgroups(config))
     executor = Executor(
         machine.cgroups,
-        journal,
+        None if keeping is None else keeping.journal,
         clock,
         spec_channel=spec,
-        effects=effects,
-        dry_run=config.dry_run,
+        effects=None if keeping is None else keeping.effects,
+        dry_run=keeping is None,
         cpuset_original=_cpuset_original(facts, observer),
     )
-    if effects is not None:
-        effects.start()
-    if journal is not None:
-        journal.set_meta({"cri_endpoint": find_runtime(config) or ""})
     count = len(executor.owned())
     takeover = f"{count} values of an earlier run taken over" if count else ""
     if takeover:
@@ -111,9 +121,17 @@ def tick_parts(
         probe=lambda: probe(machine.cgroups, machine.roots, run_dir=str(config.run_dir)),
         prove=_prover(config, machine),
         takeover=takeover,
-        journal_path="" if config.dry_run else str(path),
-        problems=problems,
+        journal_path="" if keeping is None else keeping.path,
+        problems=() if keeping is None else keeping.problems,
     )
+
+
+def _keeping(config: Config, machine: Machine) -> Keeping:
+    path = journal_path(config.run_dir)
+    journal, problems = _journal(path, machine)
+    effects = Effects(_own_cgroups(config))
+    effects.start()
+    return Keeping(journal, effects, str(path), problems)
 
 
 def _prover(config: Config, machine: Machine) -> Callable[[Capabilities], Capabilities]:

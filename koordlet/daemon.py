@@ -14,7 +14,7 @@ from koordlet.host.mounts import Roots
 from koordlet.host.otheragent import find_other_agent
 from koordlet.protocol.problem import Problem, RefusedError
 from koordlet.resexecutor.lock import Busy, Lock, LockError, acquire
-from koordlet.supervisor import Child, Supervisor
+from koordlet.supervisor import Child, Signals, Supervisor
 
 CORE_STOP_S = 20.0
 FRONT_STOP_S = 10.0
@@ -47,11 +47,14 @@ def _run(config: Config, *, summary: bool) -> int:
     lock = _lock(machine)
     clock = SystemClock()
     children = [
-        Child("core", lambda: _run_core(config, clock), CORE_STOP_S),
-        Child("front", lambda: _run_front(config, clock), FRONT_STOP_S),
+        Child("core", lambda signals: _run_core(config, clock, signals), CORE_STOP_S),
+        Child("front", lambda signals: _run_front(config, clock, signals), FRONT_STOP_S),
     ]
     if summary:
-        children.append(Child("screen", lambda: _run_screen(config), SCREEN_STOP_S, optional=True))
+        screen = Child(
+            "screen", lambda signals: _run_screen(config, signals), SCREEN_STOP_S, optional=True
+        )
+        children.append(screen)
     _load_shared_modules()
     machine.files.close()
     try:
@@ -112,24 +115,28 @@ def roots_of(config: Config) -> Roots:
     return Roots(config.cgroup_root, config.sysfs_root, config.proc_root)
 
 
-def _run_core(config: Config, clock: Clock) -> int:
+def _run_core(config: Config, clock: Clock, signals: Signals) -> int:
     from koordlet.corewiring import run_core
 
-    return run_core(config, clock)
+    return run_core(config, clock, signals)
 
 
-def _run_front(config: Config, clock: Clock) -> int:
+def _run_front(config: Config, clock: Clock, signals: Signals) -> int:
     from koordlet.frontwiring import run_front
 
-    return run_front(config, clock)
+    return run_front(config, clock, signals)
 
 
-def _run_screen(config: Config) -> int:
+def _run_screen(config: Config, signals: Signals) -> int:
     from koordlet.ctl.screen import run
 
-    stopped = [False]
-    signal.signal(signal.SIGTERM, lambda *_args: stopped.__setitem__(0, True))
-    run(config.run_dir / "api.sock", lambda: stopped[0])
+    came: set[signal.Signals] = set()
+
+    def stopped() -> bool:
+        came.update(signals.take())
+        return signal.SIGTERM in came
+
+    run(config.run_dir / "api.sock", stopped)
     return 0
 
 

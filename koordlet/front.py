@@ -35,6 +35,7 @@ from koordlet.state import StateStore, load_standing, save_standing
 RECONNECT_S = 0.2
 COMMAND_TIMEOUT_S = 10.0
 PRUNE_EVERY_S = 600.0
+STOP_AUDIT_S = 3.0
 CRI, KUBELET = "cri", "kubelet"
 
 
@@ -71,7 +72,8 @@ class Commands:
             self._last_id += 1
             number = self._last_id
             self._waiting[number] = waiting
-        self._post(ipc.Command(number, order, uid, standing))
+            # Within the lock: the core must get the orders of two operators as they were stored.
+            self._post(ipc.Command(number, order, uid, standing))
         waiting.done.wait(COMMAND_TIMEOUT_S)
         with self._lock:
             del self._waiting[number]
@@ -122,13 +124,17 @@ class AuditWriter:
             self.dropped += len(events)
 
     def stop(self) -> None:
-        """Store what is queued, then end."""
-        self._queue.put(None)
-        self._thread.join(timeout=5.0)
+        """Store what is queued, then end; a disk that does not answer is given up on."""
+        try:
+            self._queue.put(None, timeout=STOP_AUDIT_S)
+        except queue.Full:
+            return
+        self._thread.join(timeout=STOP_AUDIT_S)
 
     def _run(self) -> None:
         log = structlog.get_logger("audit")
-        pruned_at_s = self._clock.now_s()
+        pruned_at_s = float("-inf")
+        works = True
         while (events := self._queue.get()) is not None:
             try:
                 self._store.append(events)
@@ -137,7 +143,13 @@ class AuditWriter:
                     self._store.prune(self._clock.wall_s())
             except sqlite3.Error as error:
                 self.dropped += len(events)
-                log.warning("audit events lost", count=len(events), error=str(error))
+                if works:
+                    log.warning("audit events are lost", error=str(error))
+                works = False
+            else:
+                if not works:
+                    log.warning("audit events are stored again", lost=self.dropped)
+                works = True
 
 
 class PodLists:
@@ -153,7 +165,7 @@ class PodLists:
         self._sent_at_s = 0.0
 
     def expect(self, source: str) -> None:
-        """Wait for the first answer of ``source``, good or bad, before anything is sent."""
+        """Wait for the first answer of ``source``, good or bad, before the first list is sent."""
         with self._lock:
             self._slots.setdefault(source, Slot())
 
@@ -166,7 +178,8 @@ class PodLists:
                 slot.fail(answer)
             else:
                 slot.publish(answer, self._clock.now_s())
-            message = self._message() if self._heard >= self._slots.keys() else None
+            all_heard = self._sent is not None or self._heard >= self._slots.keys()
+            message = self._message() if all_heard else None
         if message is not None:
             self._post(message)
 
@@ -194,7 +207,8 @@ class PodLists:
         with self._lock:
             if self._sent is None:
                 return None
-            return ipc.PodsUpdate(self._sent.records, self._clock.now_s() - self._sent_at_s)
+            age_s = self._sent.age_s + self._clock.now_s() - self._sent_at_s
+            return ipc.PodsUpdate(self._sent.records, age_s)
 
     def no_sources(self) -> None:
         """There is neither a runtime nor a kubelet on this host: the list is known, and empty."""
@@ -309,18 +323,26 @@ class Front:
                     SourceStatus("core", SourceState.OK, str(self._core_socket), 0.0)
                 )
             case ipc.SpecRequest():
-                self._spec_queue.put(message)
+                self._queue_spec(message)
             case ipc.Relist():
                 self._parts.relist()
             case ipc.CommandReply():
                 self._parts.commands.answered(message)
 
+    def _queue_spec(self, request: ipc.SpecRequest) -> None:
+        try:
+            self._spec_queue.put_nowait(request)
+        except queue.Full:
+            self._answer_spec(request, "too many requests wait for the container runtime")
+
     def _carry_out_specs(self) -> None:
         while True:
             request = self._spec_queue.get()
-            error = self._parts.spec(request)
-            answer = ipc.SpecAnswer(request.container_id, request.knob, request.value, error)
-            self._outbox.post(answer)
+            self._answer_spec(request, self._parts.spec(request))
+
+    def _answer_spec(self, request: ipc.SpecRequest, error: str) -> None:
+        answer = ipc.SpecAnswer(request.container_id, request.knob, request.value, error)
+        self._outbox.post(answer)
 
 
 class Outbox:

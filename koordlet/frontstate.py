@@ -63,7 +63,9 @@ class FrontState:
             self._capabilities = report.capabilities or self._capabilities
             if report.owned is not None:
                 self._owned = report.owned
-            self._outcomes.update((outcome.key, outcome) for outcome in report.outcomes)
+            for outcome in report.outcomes:
+                self._outcomes.pop(outcome.key, None)  # the newest stand last
+                self._outcomes[outcome.key] = outcome
             if report.outcomes or report.plan or report.status or report.owned is not None:
                 self._forget_gone()
 

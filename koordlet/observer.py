@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from koordlet.host.cgroup import Cgroups
-from koordlet.ipc import AppsUpdate, KubeletUpdate, PodsUpdate, SloUpdate
+from koordlet.ipc import AppsUpdate, KubeletUpdate, PodsStillTrue, PodsUpdate, SloUpdate
 from koordlet.model.actions import Owned, Target
 from koordlet.model.knobs import Value
 from koordlet.model.paths import ROOT, CgroupPath
@@ -18,8 +18,10 @@ from koordlet.pods.locate import LocateCache, locate_pods
 from koordlet.protocol.problem import Problem
 from koordlet.treewatch import TreeWatch, scan
 
-RESCAN_S = 10.0  # a missed or unavailable inotify event costs at most this
-POLL_RESCAN_S = 1.0  # where there is no inotify
+RESCAN_S = 10.0  # a missed event costs at most this
+
+Word = PodsUpdate | PodsStillTrue | AppsUpdate | SloUpdate | KubeletUpdate
+"""What a source may say."""
 
 
 @dataclass(slots=True)
@@ -52,7 +54,6 @@ class Observer:
         self._cache = LocateCache()
         self._dirty = True
         self._scanned_at_s = float("-inf")
-        self._layout_hint = ""
         self.inputs = Inputs()
         self.seen = Seen(
             Workloads(Missing("no source has answered yet"), 0.0, (), Missing("")), (), {}, ()
@@ -70,27 +71,49 @@ class Observer:
         """Readable when a followed directory changed; None where this host has to be polled."""
         return self._tree_watch.fd
 
-    def mark_dirty(self) -> None:
-        """A source spoke: look everything up again at the next refresh."""
+    def hear(self, word: Word, now_s: float) -> bool:
+        """Take what a source says; True where everything has to be looked up again for it."""
+        inputs = self.inputs
+        match word:
+            case PodsUpdate():
+                inputs.pods, inputs.pods_at_s = word, now_s
+            case PodsStillTrue():
+                if inputs.pods is not None:
+                    inputs.pods = PodsUpdate(inputs.pods.records, word.age_s)
+                    inputs.pods_at_s = now_s
+                return False
+            case AppsUpdate():
+                inputs.apps = word
+            case SloUpdate():
+                inputs.slo = word
+            case KubeletUpdate():
+                inputs.kubelet = word
         self._dirty = True
+        return True
+
+    @property
+    def is_blind(self) -> bool:
+        """True while some directories have to be compared by ``tree_changed``, not only ``fd``."""
+        return self._tree_watch.is_blind
 
     def tree_changed(self) -> bool:
-        """Take the inotify events; True (and dirty) when a followed directory changed."""
+        """True when a followed directory changed; the next refresh then looks at everything."""
         changed = self._tree_watch.drain()
         self._dirty = self._dirty or changed
         return changed
 
-    def refresh(self, now_s: float) -> bool:
-        """Look up what is due; True when workloads or the tree may have changed."""
-        interval = RESCAN_S if self._tree_watch.fd is not None else POLL_RESCAN_S
-        if not self._dirty and now_s - self._scanned_at_s < interval:
-            return False
-        self._dirty = False
+    def refresh(self, now_s: float) -> None:
+        """Look everything up where a source spoke, a directory changed, or it is time to."""
+        if not self._dirty and now_s - self._scanned_at_s < RESCAN_S:
+            return
         self._scanned_at_s = now_s
-        previous = self.seen
         self.seen = self._look(now_s)
-        self._tree_watch.follow(_followed(self.seen))
-        return self.seen != previous
+        # What was made in a directory just before it was watched is found by another look.
+        self._dirty = self._tree_watch.follow(_followed(self.seen))
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._tree_watch.close()
 
     def _look(self, now_s: float) -> Seen:
         layout = self._layout()
@@ -118,6 +141,9 @@ class Observer:
         if isinstance(inputs.pods.records, Missing):
             return Workloads(inputs.pods.records, 0.0, apps, layout), problems
         pods = locate_pods(self._cgroups, layout, inputs.pods.records, self._cache)
+        before = self.seen.workloads.pods
+        if pods == before:
+            pods = before  # the same object, for whoever compares by identity
         age_s = inputs.pods.age_s + now_s - inputs.pods_at_s
         return Workloads(pods, age_s, apps, layout), problems
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from koordlet import ipc
 from koordlet.clock import SystemClock
 from koordlet.config import Config
 from koordlet.corewiring import observer_of, tick_parts
@@ -16,7 +15,7 @@ from koordlet.frontstate import FrontState
 from koordlet.host.machine import Machine, open_machine
 from koordlet.host.mounts import Roots
 from koordlet.metrics.hot import HotSampler
-from koordlet.observer import Observer
+from koordlet.observer import Observer, Word
 from koordlet.pods.cri import CriClient
 from koordlet.pods.kubelet import KubeletClient, endpoint_of
 from koordlet.pods.kubeletfacts import KubeletFacts
@@ -45,13 +44,20 @@ class _Look:
         self._machine: Machine = open_machine(roots, keeps_fds=False)
         self._observer: Observer = observer_of(self._machine)
         self._hot = HotSampler(self._machine.cgroups, online_cpus=self._machine.possible_cpus)
-        parts = tick_parts(config, self._clock, self._machine, self._observer, self._hot)
+        parts = tick_parts(config, self._clock, self._machine, self._observer, self._hot, None)
         self._tick = Tick(parts)
         self._state = FrontState(config, self._machine.cgroups, self._clock)
         self._pods = PodLists(self._clock, self._take)
         self._kubelet: KubeletFacts | None = None
 
     def take(self, samples_s: float) -> NodeView:
+        try:
+            return self._taken(samples_s)
+        finally:
+            self._observer.close()
+            self._machine.files.close()
+
+    def _taken(self, samples_s: float) -> NodeView:
         self._tick.standing = self._standing()
         self._ask_sources()
         self._state.apply(self._tick.run(TickCause.REGULAR, overrun=False, whole=True))
@@ -61,7 +67,6 @@ class _Look:
             time.sleep(self._config.hot_sample_seconds)
             self._hot.sample(self._clock.now_s())
         self._state.apply(self._tick.run(TickCause.REGULAR, overrun=False, whole=False))
-        self._machine.files.close()
         return self._state.view()
 
     def _standing(self) -> Standing:
@@ -100,7 +105,11 @@ class _Look:
         if endpoint is None:
             self._state.source(SourceStatus("cri", SourceState.OFF, "no runtime's socket", None))
             return []
-        self._ask("cri", endpoint, CriClient(endpoint))
+        client = CriClient(endpoint)
+        try:
+            self._ask("cri", endpoint, client)
+        finally:
+            client.close()
         return ["cri"]
 
     def _ask_kubelet(self) -> list[str]:
@@ -123,14 +132,5 @@ class _Look:
             self._state.source(SourceStatus(name, SourceState.OK, detail, 0.0))
 
     def _take(self, message: object) -> None:
-        inputs = self._observer.inputs
-        match message:
-            case ipc.PodsUpdate():
-                inputs.pods, inputs.pods_at_s = message, self._clock.now_s()
-            case ipc.AppsUpdate():
-                inputs.apps = message
-            case ipc.SloUpdate():
-                inputs.slo = message
-            case ipc.KubeletUpdate():
-                inputs.kubelet = message
-        self._observer.mark_dirty()
+        if isinstance(message, Word):
+            self._observer.hear(message, self._clock.now_s())

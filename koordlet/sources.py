@@ -20,14 +20,18 @@ RELIST_S = 10.0
 # A runtime names a container only some time after its directory appeared.
 AFTER_CHANGE_S = (0.0, 0.05, 0.15, 0.4, 1.0)
 LISTS_PER_S = 5
-RETRY_MAX_S = 10.0
+RETRY_FIRST_S = 1.0
 
 
 class RelistPace:
-    """When to list next: every RELIST_S, soon and repeatedly after a change, never too often."""
+    """When to list next: every RELIST_S, soon and repeatedly after a change, never too often.
+
+    After a failure soon again, then less and less often up to RELIST_S.
+    """
 
     def __init__(self) -> None:
-        self._due: list[float] = [0.0]
+        self._due: list[float] = [float("-inf")]
+        self._retry_s = RETRY_FIRST_S
         self._recent: deque[float] = deque(maxlen=LISTS_PER_S)
 
     def changed(self, now_s: float) -> None:
@@ -41,10 +45,19 @@ class RelistPace:
             earliest = max(earliest, self._recent[0] + 1.0)
         return max(0.0, earliest - now_s)
 
-    def listed(self, now_s: float) -> None:
-        """A list was made at ``now_s``."""
+    def asked(self, now_s: float) -> None:
+        """A list is asked for at ``now_s``."""
         self._recent.append(now_s)
         self._due = [due for due in self._due if due > now_s] or [now_s + RELIST_S]
+
+    def answered(self) -> None:
+        """The answer was good."""
+        self._retry_s = RETRY_FIRST_S
+
+    def failed(self, now_s: float) -> None:
+        """The answer, at ``now_s``, was no list."""
+        self._due = sorted({*self._due, now_s + self._retry_s})
+        self._retry_s = min(self._retry_s * 2, RELIST_S)
 
 
 class ListClient(Protocol):
@@ -103,7 +116,7 @@ class ListSource:
             while not self._stopped:
                 wait_s = self._pace.wait_s(self._clock.now_s())
                 if wait_s <= 0:
-                    self._pace.listed(self._clock.now_s())
+                    self._pace.asked(self._clock.now_s())
                     return True
                 self._wake.wait(wait_s)
         return False
@@ -115,11 +128,15 @@ class ListSource:
             self._failed(error.problem)
             return
         self._answered_at_s = self._clock.now_s()
+        with self._wake:
+            self._pace.answered()
         self._publish(self._name, records)
         warnings = self._client.warnings
         self._status(SourceStatus(self._name, SourceState.OK, self._detail, 0.0, warnings))
 
     def _failed(self, problem: Problem) -> None:
+        with self._wake:
+            self._pace.failed(self._clock.now_s())
         state, age_s = SourceState.FAILED, None
         if self._answered_at_s is not None:
             state, age_s = SourceState.STALE, self._clock.now_s() - self._answered_at_s

@@ -12,27 +12,30 @@ import os
 import select
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
 from koordlet.clock import Clock
 from koordlet.eventloop import EventLoop
+from koordlet.protocol.problem import RefusedError
 
 PR_SET_PDEATHSIG = 1
 RESTART_FIRST_S = 0.2
 RESTART_MAX_S = 5.0
 STABLE_S = 30.0  # a child that lived this long starts its back-off anew
+CHILD_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(slots=True)
 class Child:
-    """One process: ``run`` is its whole life and returns the exit code. ``stop_s`` bounds its
-    clean stop. ``optional`` children are not started again.
+    """One process: ``run`` is its whole life and returns the exit code; CHILD_SIGNALS reach it
+    through the Signals that it is given. ``stop_s`` bounds its clean stop. ``optional`` children
+    are not started again.
     """
 
     name: str
-    run: Callable[[], int]
+    run: Callable[[Signals], int]
     stop_s: float
     optional: bool = False
     pid: int = 0
@@ -40,11 +43,10 @@ class Child:
     exit_code: int | None = None
     failures: int = 0
     restart_at_s: float | None = None
-    restarts: int = field(default=0)
 
 
 class Signals:
-    """SIGINT, SIGTERM, SIGHUP and SIGCHLD as readable bytes, for a thread that polls."""
+    """Signals of this process as readable bytes, for a thread that polls ``fd``."""
 
     def __init__(self, handled: tuple[signal.Signals, ...]) -> None:
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -101,10 +103,15 @@ class Supervisor:
                     os.kill(child.pid, signal.SIGHUP)
 
     def _start(self, child: Child, signals: Signals) -> None:
+        # A stop that comes before the child can hear of it waits, and is not lost.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, CHILD_SIGNALS)
         pid = os.fork()
         if pid == 0:
             signals.close()
-            os._exit(_life(child, self._parent_pid))
+            own = Signals(CHILD_SIGNALS)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os._exit(_life(child, own, self._parent_pid))
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         child.pid, child.started_s, child.restart_at_s = pid, self._clock.now_s(), None
 
     def _reap(self) -> None:
@@ -123,7 +130,6 @@ class Supervisor:
         child.failures = 1 if now_s - child.started_s > STABLE_S else child.failures + 1
         delay_s = min(RESTART_FIRST_S * 2 ** (child.failures - 1), RESTART_MAX_S)
         child.restart_at_s = now_s + delay_s
-        child.restarts += 1
         self._log.error("process ended, starting it again", process=child.name, code=code)
 
     def _next_restart_s(self) -> float:
@@ -160,7 +166,7 @@ class Supervisor:
         self._ended(child, os.waitstatus_to_exitcode(status))
 
 
-def _life(child: Child, parent_pid: int) -> int:
+def _life(child: Child, signals: Signals, parent_pid: int) -> int:
     """A child from fork to exit. The one place beside the tick that may catch everything: a
     fork must never run on into its parent's code.
     """
@@ -169,7 +175,11 @@ def _life(child: Child, parent_pid: int) -> int:
     if os.getppid() != parent_pid:
         return 1  # the parent died between fork and prctl
     try:
-        return child.run()
+        return child.run(signals)
+    except RefusedError as refused:
+        for problem in refused.problems:
+            structlog.get_logger("daemon").error("cannot run", process=child.name, why=str(problem))
+        return 1
     except BaseException:  # noqa: BLE001
         structlog.get_logger("daemon").exception("process failed", process=child.name)
         return 1

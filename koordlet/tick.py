@@ -24,8 +24,21 @@ from koordlet.snapshot import CpuUse, Snapshot
 from koordlet.standing import Standing, Withheld
 from koordlet.tickparts import TickParts
 
+AUDIT_KEPT = 4096  # events that wait for a front; the oldest above it are lost
 USE_WINDOW_S = 0.95  # "the last second" of 5 Hz samples, less their jitter
 PROBE_EVERY_S = 60.0
+
+
+def order_text(order: ipc.ModeCommand | ipc.ReleaseCommand | ipc.ResumeCommand) -> str:
+    """An operator's order as they gave it."""
+    match order:
+        case ipc.ReleaseCommand(scope):
+            return f"release {scope}"
+        case ipc.ResumeCommand(scope):
+            return f"resume {scope or 'all'}"
+        case ipc.ModeCommand(strategy, mode, for_s):
+            limit = "" if for_s is None else f" for {for_s:g} s"
+            return f"mode {strategy or 'of all'} {mode.value}{limit}"
 
 
 @dataclass(slots=True)
@@ -44,7 +57,11 @@ class _Now:
 
 
 class Tick:
-    """The pipeline. ``run`` makes one tick and gives back what the front is to be told."""
+    """The pipeline. ``run`` makes one tick and gives back what the front is to be told.
+
+    ``decided_nonbe_cores`` is what the last decision made room for; None where there was no batch
+    work to decide about, or no use was known. ``capacity_cores`` is the size of the node.
+    """
 
     def __init__(self, parts: TickParts) -> None:
         self._parts = parts
@@ -96,9 +113,14 @@ class Tick:
             at_wall_s=self._parts.clock.wall_s(),
             kind="order",
             owner=f"uid {command.uid}",
-            reason=str(command.order),
+            reason=order_text(command.order),
         )
         self._now.audit.append(event)
+
+    def keep_audit(self, untold: TickReport) -> None:
+        """``untold`` reached no front: its audit events go with the next report."""
+        kept = [*untold.audit, *self._now.audit]
+        self._now.audit = kept[-AUDIT_KEPT:]
 
     # -- the tick ---------------------------------------------------------------------------------
 
@@ -198,8 +220,10 @@ class Tick:
             snapshot, self._now.memory, parts.config.hold_max_seconds, parts.strategies
         )
         self._now.memory = proposals.memory
-        use = present_use(snapshot)
-        self.decided_nonbe_cores = None if isinstance(use, Missing) else use.nonbe_cores
+        self.decided_nonbe_cores = None
+        if snapshot.be_roots and any(report.enabled for report in proposals.reports):
+            use = present_use(snapshot)
+            self.decided_nonbe_cores = None if isinstance(use, Missing) else use.nonbe_cores
         return proposals
 
     def _slo(self, cpu: CpuUse | Missing) -> NodeSlo | Missing:
