@@ -27,6 +27,7 @@ from koordlet.resexecutor.audit import AuditEvent, AuditQuery
 
 REQUEST_TIMEOUT_S = 10.0
 MAX_CONNECTIONS = 16
+DISCARD_LIMIT_BYTES = 1 << 20
 BACKLOG = 32
 _PEER = struct.Struct("3i")
 
@@ -144,6 +145,8 @@ def _handler(backend: Backend) -> type[BaseHTTPRequestHandler]:
                 self.send_error(HTTPStatus.LENGTH_REQUIRED, "a body needs its Content-Length")
                 return None
             if int(length) > BODY_LIMIT_BYTES:
+                # An answer to a client that is still sending would be lost in its broken pipe.
+                self.rfile.read(min(int(length), DISCARD_LIMIT_BYTES))
                 what = f"a body above {BODY_LIMIT_BYTES} bytes"
                 self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, what)
                 return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -61,7 +62,10 @@ def emit(said: dict[str, Any], output: Output, draw: Draw) -> None:
     if output is not Output.TABLE:
         _print_document(said, output)
         return
-    draw(said["data"], console(sys.stdout))
+    if sys.stdout.isatty():
+        draw(said["data"], console(sys.stdout))
+    else:
+        _draw_plain(said["data"], draw)
     sys.stdout.flush()
     _print_problems(said["problems"])
 
@@ -83,6 +87,14 @@ def console(stream: IO[str], *, width: int | None = None) -> Console:
     return Console(
         file=stream, width=columns, markup=False, emoji=False, highlight=False, soft_wrap=False
     )
+
+
+def _draw_plain(data: Any, draw: Draw) -> None:
+    """Tables pad their last column; whatever reads a pipe has no use for that."""
+    drawn = io.StringIO()
+    draw(data, console(drawn))
+    for line in drawn.getvalue().splitlines():
+        print(line.rstrip())
 
 
 def _print_document(said: dict[str, Any], output: Output) -> None:

@@ -49,7 +49,9 @@ def exit_code(said: dict[str, Any]) -> ExitCode:
         return ExitCode.NO_DAEMON
     if data["failed"] or any(problem["severity"] == "error" for problem in problems):
         return ExitCode.FAILED
-    return ExitCode.NOT_AS_WANTED if data["left"] else ExitCode.OK
+    # A daemon goes on asking the runtime for what is pending; after a rollback nobody does.
+    unasked = data["pending"] if data["done_by"] != "daemon" else 0
+    return ExitCode.NOT_AS_WANTED if data["left"] or unasked else ExitCode.OK
 
 
 def from_journal(common: Common, *, dry_run: bool, if_no_daemon: bool) -> dict[str, Any]:

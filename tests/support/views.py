@@ -291,6 +291,12 @@ def capabilities() -> Capabilities:
         knobs={**proven, Knob.CPU_IDLE: idle},
         others={
             "psi": Capability("psi", Proof.UNPROVEN, detail="/proc/pressure/cpu"),
+            "cfs-quota-new-containers": Capability(
+                "cfs-quota-new-containers",
+                Proof.REFUSED,
+                why="cgroup v1 refuses a quota above the parent's",
+                remedy="use cpuSuppressPolicy cpuset",
+            ),
             "inotify": Capability("inotify", Proof.REFUSED, "EMFILE", "raise max_user_instances"),
         },
     )

@@ -434,17 +434,19 @@ def test_doctor_names_a_needed_knob_that_was_never_probed() -> None:
 def test_H04_doctor_names_the_limit_of_cfs_quota_on_v1_only_where_it_applies() -> None:
     view = views.node_view()
     codes = [warning["code"] for warning in doctor_data(view)["warnings"]]
-    assert codes == ["v1-quota-new-container"]
+    assert codes == ["cfs-quota-new-containers"]
     assert not isinstance(view.capabilities, Missing)
-    v2 = replace(view, capabilities=replace(view.capabilities, cgroup_versions={"cpu": 2}))
+    v2 = replace(view, capabilities=replace(view.capabilities, others={}))
     assert doctor_data(v2)["warnings"] == []
+    off = replace(view, slo=replace(views.slo_status(), slo=DEFAULT_NODESLO))
+    assert doctor_data(off)["warnings"] == []
 
 
 def test_H07_doctor_warns_of_old_kubelets_where_there_is_a_kubelet() -> None:
     view = views.node_view()
     kubelet = SourceStatus("kubelet", SourceState.OK, "https://127.0.0.1:10250/pods", 1.0)
     codes = [entry["code"] for entry in doctor_data(replace(view, sources=(kubelet,)))["warnings"]]
-    assert codes == ["v1-quota-new-container", "kubelet-resize"]
+    assert codes == ["cfs-quota-new-containers", "kubelet-resize"]
 
 
 # -- slo ------------------------------------------------------------------------------------------

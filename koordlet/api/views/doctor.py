@@ -15,6 +15,9 @@ from koordlet.protocol.problem import Problem, Severity
 from koordlet.qosmanager.names import BE_PRIORITY, CPU_SUPPRESS
 from koordlet.report import NodeView, SourceState
 
+NEW_CONTAINERS = "cfs-quota-new-containers"
+"""The capability that cgroup v1 lacks: a child's quota may not exceed the lowered tier's (H4)."""
+
 
 class CapabilityData(TypedDict):
     """One thing that this host can do, or not.
@@ -101,25 +104,26 @@ def needed_knobs(slo: NodeSlo) -> Mapping[Knob, tuple[str, ...]]:
 
 def doctor_warnings(view: NodeView) -> tuple[Problem, ...]:
     """Limits of this host together with the NodeSLO in force that no probe can show."""
-    return (*_cfs_quota_on_v1(view), *_resize_with_old_kubelets(view))
+    return (*_quota_and_new_containers(view), *_resize_with_old_kubelets(view))
 
 
-def _cfs_quota_on_v1(view: NodeView) -> tuple[Problem, ...]:
-    """A v1 kernel takes no child quota above the parent's, so such a container cannot start."""
+def _quota_and_new_containers(view: NodeView) -> tuple[Problem, ...]:
+    """What the probe says of new containers under a lowered tier, where the NodeSLO lowers it."""
     if isinstance(view.capabilities, Missing) or isinstance(view.slo, Missing):
         return ()
     threshold = view.slo.slo.threshold
-    quota = threshold.cpu_suppress_policy is CpuSuppressPolicy.CFS_QUOTA
-    if view.capabilities.version_of("cpu") != 1 or not (threshold.enable and quota):
+    if threshold.cpu_suppress_policy is not CpuSuppressPolicy.CFS_QUOTA or not threshold.enable:
+        return ()
+    able = view.capabilities.others.get(NEW_CONTAINERS)
+    if able is None or able.usable:
         return ()
     return (
         Problem(
-            "v1-quota-new-container",
-            "cpuSuppressPolicy: cfsQuota on cgroup v1",
-            "a new BE container with a CPU limit of its own above the BE tier's quota of that"
-            " moment does not start (running containers are taken care of)",
-            limit="cgroup v1 takes no cpu.cfs_quota_us above the parent's",
-            remedy="cpuSuppressPolicy: cpuset, or BE pods without CPU limits, or cgroup v2",
+            NEW_CONTAINERS,
+            "cpuSuppressPolicy: cfsQuota",
+            able.why,
+            limit="running containers are taken care of",
+            remedy=able.remedy,
             severity=Severity.WARNING,
         ),
     )
