@@ -21,6 +21,7 @@ from typing import Any
 
 from koordlet.units import NS_PER_S
 from tests.support.cgroot import hierarchies
+from tests.support.debian import PackagesError
 from tests.support.koordletd import NotReadyError
 
 DIRTY_CORES = 0.2
@@ -78,7 +79,7 @@ def main(
         bench = Bench(name, options, random.Random(options.seed), quiet)
         try:
             body(bench)
-        except (CannotMeasureError, NotReadyError) as error:
+        except (CannotMeasureError, NotReadyError, PackagesError) as error:
             bench.invalid.append(str(error))
     ratio = quiet.dirty_ratio()
     bench.require(ratio <= DIRTY_RATIO_MAX, f"other work on the machine in {ratio:.0%} of the time")
