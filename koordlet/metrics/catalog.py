@@ -174,7 +174,7 @@ def _node() -> Iterator[Family]:
         "memory_available_bytes",
         "MemAvailable.",
     )
-    yield from _memory("koordlet_node", node, memory, "the node", field_prefix="")
+    yield from _memory("koordlet_node", node, memory, "the node")
     yield _pressure("koordlet_node", node, Group.NODE_PRESSURE, "the node")
 
 
@@ -189,7 +189,11 @@ def _system() -> Iterator[Family]:
         " same two instants; never negative.",
     )
     yield from _memory(
-        "koordlet_system", node, Group.SYSTEM_MEMORY, "all but workloads", field_prefix="system_"
+        "koordlet_system",
+        node,
+        Group.SYSTEM_MEMORY,
+        "the node less kubepods and host applications",
+        field_prefix="system_",
     )
     yield _one(
         "koordlet_nonbe_applications_used_cpu_cores",
@@ -210,20 +214,24 @@ def _system() -> Iterator[Family]:
         yield Family(name, Kind.GAUGE, node, help, (Series(shares, field),), pages)
 
 
+_NODE_MEMORY = (
+    ("usage", "page cache included: MemTotal - MemFree"),
+    ("working_set", "without inactive page cache: usage - Inactive(file), not below 0"),
+    ("anon", "without page cache: anonymous and unevictable pages, not above usage"),
+)
+_CGROUP_MEMORY = (
+    ("usage", "all that is charged, page cache included"),
+    ("working_set", "without inactive page cache: usage - inactive_file, not below 0"),
+    ("anon", "without page cache: anonymous and unevictable pages, not above usage"),
+)
+
+
 def _memory(
-    prefix: str, level: Level, group: Group, of: str, *, field_prefix: str
+    prefix: str, level: Level, group: Group, of: str, *, field_prefix: str = ""
 ) -> Iterator[Family]:
-    whole, within = (
-        ("MemTotal - MemFree", "usage - Inactive(file)")
-        if level is Level.NODE
-        else ("all that is charged to it, page cache included", "usage - inactive_file")
-    )
-    for name, help in (
-        ("usage", f"Memory of {of}, page cache included: {whole}."),
-        ("working_set", f"Memory of {of} without inactive page cache: {within}, not below 0."),
-        ("anon", f"Memory of {of} without page cache: anonymous and unevictable pages."),
-    ):
+    for name, what in _NODE_MEMORY if level is Level.NODE else _CGROUP_MEMORY:
         field = f"{field_prefix}memory_{name}_bytes"
+        help = f"Memory of {of}, {what}."
         yield _one(f"{prefix}_memory_{name}_bytes", level, group, field, help)
 
 
@@ -260,12 +268,13 @@ def _devices() -> Iterator[Family]:
 
 def _cgroup(level: Level, of: str) -> Iterator[Family]:
     prefix, detail = f"koordlet_{level.value}", Group.DETAIL
+    window = "1 to 5 s" if level is Level.CONTAINER else "second"
     yield _one(
         f"{prefix}_used_cpu_cores",
         level,
         Group.CPU,
         "used_cpu_cores",
-        f"CPU in use by {of}: mean since the sample before, 1 to 5 s.",
+        f"CPU in use by {of}, mean of the last {window}.",
     )
     yield _one(
         f"{prefix}_cpu_usage_seconds_total",
@@ -274,7 +283,7 @@ def _cgroup(level: Level, of: str) -> Iterator[Family]:
         "cpu_usage_seconds_total",
         f"CPU time used by {of}, as the kernel counts it.",
     )
-    yield from _memory(prefix, level, detail, of, field_prefix="")
+    yield from _memory(prefix, level, detail, of)
     yield _one(
         f"{prefix}_throttled_periods_ratio",
         level,
@@ -355,9 +364,9 @@ def families() -> tuple[Family, ...]:
         *_node(),
         *_system(),
         *_devices(),
-        *_cgroup(Level.TIER, "the kubelet's tier"),
-        *_cgroup(Level.POD, "the pod"),
-        *_cgroup(Level.CONTAINER, "the container"),
-        *_cgroup(Level.APP, "the host application"),
+        *_cgroup(Level.TIER, "a tier of the kubelet"),
+        *_cgroup(Level.POD, "a pod"),
+        *_cgroup(Level.CONTAINER, "a container"),
+        *_cgroup(Level.APP, "a host application"),
         *_koordinator(),
     )
