@@ -129,6 +129,7 @@ class FrontState:
                 readings=self.readings,
                 slo=self._slo,
                 sources=self._aged_sources(now_s),
+                taken_s=now_s,
             )
 
     def _aged_sources(self, now_s: float) -> tuple[SourceStatus, ...]:

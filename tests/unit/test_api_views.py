@@ -397,6 +397,13 @@ def test_an_age_without_a_clock_is_unknown() -> None:
     assert subject["settings"][0]["age_s"] == {"missing": "no clock came with this view"}
 
 
+def test_an_age_from_before_a_takeover_is_unknown() -> None:
+    view = views.node_view()
+    taken_over = replace(view.owned[0], since_s=-1.0)
+    (subject,) = explain_data(replace(view, owned=(taken_over,)), TIER_FILE)["subjects"]
+    assert subject["settings"][0]["age_s"] == {"missing": "an earlier run wrote it"}
+
+
 def test_a_gone_cgroup_has_no_present_value() -> None:
     view = views.node_view()
     gone = replace(view.outcomes[views.TIER_QUOTA], status=Status.GONE)

@@ -270,6 +270,8 @@ def _age_s(view: NodeView, owned: Owned | None) -> float | Unknown:
         return unknown("nothing was written")
     if view.taken_s is None:
         return unknown("no clock came with this view")
+    if owned.since_s < 0:
+        return unknown("an earlier run wrote it")
     return number(max(0.0, view.taken_s - owned.since_s))
 
 
