@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from koordlet.clock import Clock
 from koordlet.host.cgroup import Cgroups
@@ -99,11 +99,6 @@ class Executor:
         return self._desk.keys() | frozenset(self._handed_over)
 
     @property
-    def writes(self) -> int:
-        """Kernel writes tried so far, those of the effects thread not counted."""
-        return self._writer.writes
-
-    @property
     def resets(self) -> int:
         """How often others put one of our values back."""
         return self._judge.fights.resets
@@ -192,37 +187,10 @@ class Executor:
 
     def restore_all(self, why: str, now_s: float) -> tuple[Outcome, ...]:
         """Give every value back, compare first; what the runtime must do stays pending."""
-        return self._release(list(self._ledger), why, now_s)
-
-    def release(
-        self,
-        why: str,
-        now_s: float,
-        *,
-        owner: str | None = None,
-        targets: frozenset[Target] | None = None,
-    ) -> tuple[Outcome, ...]:
-        """Give back what ``owner`` holds, or ``targets``, or where both are None everything."""
-        chosen = [
-            held
-            for held in self._ledger
-            if (owner is None or held.row.owner == owner)
-            and (targets is None or held.row.key in targets)
-        ]
-        return self._release(chosen, why, now_s)
-
-    def close(self, timeout_s: float = SLOW_RESTORE_S) -> None:
-        """End the effects thread and close the journal. Values stay as they are."""
-        if self._effects is not None:
-            self._effects.stop(timeout_s)
-        if self._journal is not None:
-            self._journal.close()
-
-    def _release(self, chosen: list[Held], why: str, now_s: float) -> tuple[Outcome, ...]:
         self._reads.at(now_s)
         self._reads.forget_all()
-        keys = {held.row.key for held in chosen}
-        restores = [_restore(held, why) for held in chosen if not self._follows(held, keys)]
+        keys = {held.row.key for held in self._ledger}
+        restores = [_restore(held, why) for held in self._ledger if not self._follows(held, keys)]
         outcomes = {o.key: o for o in self._carry_out((), restores, now_s, limit=None)}
         if self._effects is not None and self._handed_over:
             self._effects.wait_idle(SLOW_RESTORE_S)
@@ -231,6 +199,13 @@ class Executor:
         self._late = []
         self._events += self._teller.outcomes(outcomes.values(), self._clock.wall_s())
         return tuple(outcomes.values())
+
+    def close(self, timeout_s: float = SLOW_RESTORE_S) -> None:
+        """End the effects thread and close the journal. Values stay as they are."""
+        if self._effects is not None:
+            self._effects.stop(timeout_s)
+        if self._journal is not None:
+            self._journal.close()
 
     def _follows(self, held: Held, chosen: set[Target]) -> bool:
         """Whether a side effect is restored together with its main row."""
@@ -249,8 +224,8 @@ class Executor:
 
     def _carry_out(
         self,
-        writes: Iterable[SetValue],
-        restores: Iterable[Restore],
+        writes: Sequence[SetValue],
+        restores: Sequence[Restore],
         now_s: float,
         limit: int | None,
     ) -> tuple[Outcome, ...]:
@@ -259,14 +234,16 @@ class Executor:
         jobs: Jobs = {}
         for action in writes:
             _place(action.key, self._judge.write(action, now_s), settled, jobs)
-        restores = tuple(restores)
         for restore in restores:
             self._reads.forget(restore.key)
             _place(restore.key, self._judge.restore(restore, now_s), settled, jobs)
-        complete(jobs, self._cgroups, self._ledger, self._reads)
+        if jobs:
+            complete(jobs, writes, self._cgroups, self._ledger, self._reads)
         sides = [side for each in restores for side in self._sides(each, settled, jobs)]
         for side in sides:
             _place(side.key, self._judge.restore(side, now_s), settled, jobs)
+        for key in jobs:
+            settled.pop(key, None)
         self._drop_needless_witnesses(jobs, settled)
         if self._dry_run:
             told = (job.outcome(Status.DRY_RUN, job.wanted) for job in jobs.values())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from koordlet.host.cgroup import Cgroups
-from koordlet.model.actions import Outcome, Status, Target, Terms
+from koordlet.model.actions import Outcome, SetValue, Status, Target, Terms
 from koordlet.model.knobs import Channel, Direction, Knob
 from koordlet.model.readings import Missing
 from koordlet.resexecutor.journal import Row
@@ -71,15 +71,37 @@ class Job:
 Jobs = dict[Target, Job]
 
 
-def complete(jobs: Jobs, cgroups: Cgroups, ledger: Ledger, reads: Reads) -> None:
+def job_of(action: SetValue) -> Job:
+    """A job for a planned value; ``before`` and ``wanted`` are still to be found out."""
+    return Job(
+        action.key,
+        action.owner,
+        "",
+        "",
+        reason=action.reason,
+        terms=action.terms,
+        direction=action.direction,
+        channel=action.channel,
+        container_id=action.container_id,
+    )
+
+
+def complete(
+    jobs: Jobs, writes: Iterable[SetValue], cgroups: Cgroups, ledger: Ledger, reads: Reads
+) -> None:
     """Add the writes without which those in ``jobs`` would be refused, or would leave a second
-    file changed (hazard H2).
+    file changed (hazard H2). ``writes`` is what the plan wants, weights that idle hides included.
     """
+    weights = {wish.target: wish for wish in writes if wish.knob is Knob.CPU_SHARES}
     for job in tuple(jobs.values()):
         if job.channel is Channel.SPEC:
             continue
         if job.key[1] is Knob.CPU_IDLE and job.wanted == "0":
-            _weight_after_idle(job, jobs, ledger, reads)
+            wish = weights.get(job.key[0])
+            if wish is None:
+                _weight_after_idle(job, jobs, ledger, reads)
+            else:
+                _wished_after_idle(wish, jobs, cgroups, reads)
         if job.key[1] is Knob.CPU_QUOTA:
             _burst_within_quota(job, jobs, cgroups, ledger, reads)
 
@@ -94,6 +116,15 @@ def _weight_after_idle(job: Job, jobs: Jobs, ledger: Ledger, reads: Reads) -> No
     row = held.row
     wanted = row.original if row.side_effect else row.last_written
     jobs[key] = _follower(job, key, before, wanted, restoring=row.side_effect)
+
+
+def _wished_after_idle(wish: SetValue, jobs: Jobs, cgroups: Cgroups, reads: Reads) -> None:
+    before = reads.text(wish.key)
+    if wish.key not in jobs and not isinstance(before, Missing):
+        job = job_of(wish)
+        job.before = before
+        job.wanted = cgroups.canonical(wish.knob, cgroups.encode(wish.knob, wish.value))
+        jobs[wish.key] = job
 
 
 def _burst_within_quota(

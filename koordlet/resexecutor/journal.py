@@ -221,16 +221,11 @@ class Journal:
             self._set_meta({"clean": "1"})
 
     def meta(self) -> dict[str, str]:
-        """Facts beside the rows: ``endpoint``, ``kubelet_policy``, ``managed_root``, ``pid``,
-        ``clean`` (``0`` in the middle of a plan), ``schema``.
+        """Facts beside the rows: ``managed_root``, ``pid`` of the daemon's core, ``clean`` (``0``
+        in the middle of a plan), ``schema``.
         """
         with self._guarded("read"):
             return dict(self._db.execute("SELECT name, value FROM meta").fetchall())
-
-    def set_meta(self, facts: Mapping[str, str]) -> None:
-        """Keep facts that a rollback without a daemon needs."""
-        with self._guarded("write"), self._transaction():
-            self._set_meta(facts)
 
     def close(self) -> None:
         """Close the file. Rows stay."""

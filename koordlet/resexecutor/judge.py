@@ -13,7 +13,7 @@ from koordlet.model.paths import ROOT, CgroupPath
 from koordlet.model.readings import Missing
 from koordlet.protocol.cpuset import format_cpuset, parse_cpuset
 from koordlet.resexecutor.foreign import Fights
-from koordlet.resexecutor.jobs import Job, Jobs
+from koordlet.resexecutor.jobs import Job, Jobs, job_of
 from koordlet.resexecutor.ledger import Held, Ledger, inode_of, mount_name
 from koordlet.resexecutor.reads import Reads
 from koordlet.resexecutor.refusals import Refusals, Unsupported, memory_floor
@@ -60,17 +60,7 @@ class Judge:
             value, told = held.settled
             if value == action.value and held.row.owner == action.owner:
                 return told
-        job = Job(
-            key,
-            action.owner,
-            "",
-            "",
-            reason=action.reason,
-            terms=action.terms,
-            direction=action.direction,
-            channel=action.channel,
-            container_id=action.container_id,
-        )
+        job = job_of(action)
         return self._unwritable(job, now_s) or self._compare(job, action, held, now_s)
 
     def _unwritable(self, job: Job, now_s: float) -> Outcome | None:
@@ -149,23 +139,38 @@ class Judge:
         if isinstance(text, Missing) or inode_of(self.cgroups, row.key) != row.inode:
             return job.outcome(Status.GONE, why="the cgroup or its file left")
         job.before, job.wanted = text, self.original(held)
-        if text == job.wanted:
-            return job.outcome(Status.RESTORED, text)
         under_way = self._under_way(row.key, now_s)
-        if under_way is not None and under_way.restoring:
-            return job.outcome(Status.PENDING, text, why=under_way.why)
-        if not self._is_ours(held, text):
+        if under_way is not None:
+            if under_way.restoring:
+                return job.outcome(Status.PENDING, text, why=under_way.why)
+            job.before = under_way.wanted  # soon; the restore follows on its heels
+            return self._restore_later(job, now_s) or job
+        if text == job.wanted and not self._spec_may_differ(held):
+            return job.outcome(Status.RESTORED, text)
+        return self._left_alone(held, job) or self._restore_later(job, now_s) or job
+
+    def _spec_may_differ(self, held: Held) -> bool:
+        """A file can be put back by hand while the runtime's spec still holds our value (H8)."""
+        row = held.row
+        return row.channel is Channel.SPEC and row.last_written != row.original
+
+    def _left_alone(self, held: Held, job: Job) -> Outcome | None:
+        row, text = held.row, job.before
+        if text != job.wanted and not self._is_ours(held, text):
             why = "holds a value that is not ours; left as it is"
             return job.outcome(Status.FOREIGN, text, why=why)
         if self.reads.masked(row.key) and (row.path, Knob.CPU_IDLE) not in self.ledger:
             why = "hidden by a cpu.idle that is not ours; left as it is"
             return job.outcome(Status.FOREIGN, text, why=why)
-        refused = self.refusals.now(row.key, job.wanted, now_s)
+        return None
+
+    def _restore_later(self, job: Job, now_s: float) -> Outcome | None:
+        refused = self.refusals.now(job.key, job.wanted, now_s)
         if refused is not None:
             job.errno, job.why = refused
-            return job.outcome(Status.REFUSED, text)
-        floor = memory_floor(self.cgroups, row.key, text, job.wanted)
-        return job.outcome(Status.PENDING, text, why=floor) if floor else job
+            return job.outcome(Status.REFUSED, job.before)
+        floor = memory_floor(self.cgroups, job.key, job.before, job.wanted)
+        return job.outcome(Status.PENDING, job.before, why=floor) if floor else None
 
     def _under_way(self, key: Target, now_s: float) -> Job | None:
         """A write of ``key`` that the runtime or the effects thread still owes."""

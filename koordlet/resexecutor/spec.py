@@ -25,12 +25,13 @@ class SpecChannel(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
-    """One request that the runtime has not answered yet."""
+    """One request that the runtime has not answered yet, after ``earlier`` ones for its file."""
 
     job: Job
     at_s: float
+    earlier: int
 
 
 class SpecDesk:
@@ -44,7 +45,9 @@ class SpecDesk:
         """Send ``job``'s value."""
         if self.channel is None:
             raise RuntimeError("no channel to the container runtime")
-        self._asked[job.key] = Asked(job, now_s)
+        before = self._asked.get(job.key)
+        earlier = 0 if before is None else before.earlier + 1
+        self._asked[job.key] = Asked(job, now_s, earlier)
         self.channel.request(job.container_id, job.key[1], value)
 
     def waiting(self, key: Target, now_s: float) -> Job | None:
@@ -58,10 +61,17 @@ class SpecDesk:
         return asked.job
 
     def answered(self, container_id: str, knob: Knob) -> Job | None:
-        """Take the request that an answer belongs to; None where nobody waits for it."""
+        """Take the request that an answer belongs to; answers come in the order of requests.
+
+        None where nobody waits for it: it was forgotten, or a later request overtook it.
+        """
         for key, asked in self._asked.items():
-            if asked.job.container_id == container_id and key[1] is knob:
-                return self._asked.pop(key).job
+            if asked.job.container_id != container_id or key[1] is not knob:
+                continue
+            if asked.earlier:
+                asked.earlier -= 1
+                return None
+            return self._asked.pop(key).job
         return None
 
     def drop(self, key: Target) -> None:

@@ -31,13 +31,11 @@ _MEMORY = (Knob.MEMORY_LIMIT, Knob.MEMORY_SWAP_LIMIT, Knob.MEMORY_HIGH)
 class Writer:
     """The only place that writes kernel files, ``slow`` ones excepted.
 
-    ``writes`` counts write(2)s tried; ``journal_error`` says why the journal took nothing in the
-    last run.
+    ``journal_error`` says why the journal took nothing in the last run.
     """
 
     judge: Judge
     effects: Effects | None
-    writes: int = 0
     journal_error: str = ""
     _rows: dict[Target, Row] = field(default_factory=dict)
 
@@ -140,7 +138,6 @@ class Writer:
 
     def _write(self, step: Step) -> int:
         """0, or the kernel's errno."""
-        self.writes += 1
         self.reads.forget(step.key)
         try:
             self.cgroups.write(step.target, step.knob, step.text)

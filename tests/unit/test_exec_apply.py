@@ -127,6 +127,16 @@ def test_H02_a_weight_of_ours_is_put_back_when_idle_ends(
     assert rig.host.text(POD, file) == "77"
 
 
+def test_H02_a_weight_wished_together_with_the_end_of_idle(tmp_path: Path) -> None:
+    rig = make(tmp_path)
+    rig.tick(want(POD, IDLE, 1))
+    outcomes = rig.tick(want(POD, SHARES, 2), want(POD, IDLE, 0))
+    assert outcomes[key(POD, SHARES)].status is Status.APPLIED
+    assert rig.host.text(POD, "cpu.shares") == "2"
+    rig.restore_all()
+    assert rig.host.text(POD, "cpu.shares") == "1024"
+
+
 def test_H02_both_restored_at_once(tmp_path: Path) -> None:
     rig = make(tmp_path)
     rig.host.set_text(POD, "cpu.shares", "77")

@@ -70,6 +70,22 @@ def test_H11_the_tick_does_not_wait_for_a_slow_file(tmp_path: Path, host: FakeHo
     rig.executor.close()
 
 
+def test_H11_a_restore_follows_a_write_that_is_still_in_the_kernel(
+    tmp_path: Path, host: FakeHost
+) -> None:
+    gate = Gate(host)
+    effects = Effects(host.cgroups())
+    effects.start()
+    rig = Rig(host, tmp_path, effects=effects)
+    rig.tick(want("a", LIMIT, 100 * MIB))
+    assert gate.entered.wait(10)
+    threading.Timer(0.05, gate.open.set).start()
+    assert rig.restore_all()[key("a", LIMIT)].status is Status.RESTORED
+    assert [text for _, text in host.files.writes] == [str(100 * MIB), "max"]
+    assert not rig.executor.owned()
+    rig.executor.close()
+
+
 def test_H11_latest_wins_for_one_file(host: FakeHost, effects: Effects) -> None:
     gate = Gate(host)
     effects.start()

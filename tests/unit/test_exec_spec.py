@@ -121,6 +121,26 @@ def test_H16_a_successor_asks_again_for_what_was_never_answered(rig: Rig) -> Non
     assert rig.runtime.asked[-1] == (ID, QUOTA, 100_000)
 
 
+def test_H08_a_restore_while_the_first_request_is_under_way_follows_it(rig: Rig) -> None:
+    rig.tick(LIFT)
+    assert rig.restore_all()[TARGET].status is Status.PENDING
+    assert rig.runtime.asked == [(ID, QUOTA, None), (ID, QUOTA, 100_000)]
+    assert answer(rig, "-1") is None  # of the first: overtaken
+    assert rig.restore_all()[TARGET].status is Status.PENDING
+    assert len(rig.runtime.asked) == 2
+    assert answer(rig, "100000") is Status.RESTORED
+    assert not rig.executor.owned()
+
+
+def test_H08_a_file_put_back_by_hand_does_not_hide_the_spec(rig: Rig) -> None:
+    rig.tick(LIFT)
+    answer(rig, "-1")
+    rig.host.foreign_write(APP, FILE, "100000")
+    assert rig.restore_all()[TARGET].status is Status.PENDING
+    assert rig.runtime.asked[-1] == (ID, QUOTA, 100_000)
+    assert answer(rig, None) is Status.RESTORED
+
+
 def test_a_container_that_left_takes_its_request_along(rig: Rig) -> None:
     rig.tick(LIFT)
     rig.host.remove(APP)
