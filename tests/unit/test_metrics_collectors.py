@@ -465,6 +465,7 @@ def test_host_applications_are_measured_where_they_are() -> None:
     rig.apps = ()
     rig.run()
     assert rig.keys(Level.APP) == []
+    assert "/sys/fs/cgroup/cpuacct/web" in rig.host.files.dropped
 
 
 def test_without_a_kubelet_there_are_no_tiers() -> None:

@@ -224,6 +224,22 @@ def test_series_of_what_is_gone_leave_at_the_next_scrape() -> None:
     assert b'pod="web"' in text
 
 
+def test_OPS_03_pages_do_not_grow_with_churn() -> None:
+    rig = full_rig()
+    page = MetricsPage(rig.table, Page.OURS)
+    lasting = rig.pods
+    lines = []
+    for batch in range(5):
+        rig.pods = (*lasting, pod(f"short{batch}", [f"c{batch}-{n}" for n in range(100)]))
+        rig.run()
+        page.render()
+        rig.pods = lasting
+        rig.run()
+        page.render()
+        lines.append((len(page._labels), sum(len(each.kept) for each in page._all)))
+    assert len(set(lines)) == 1
+
+
 def test_a_page_that_was_kept_says_the_same_as_a_fresh_one() -> None:
     rig = full_rig()
     kept = MetricsPage(rig.table, Page.OURS)

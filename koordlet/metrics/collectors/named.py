@@ -44,7 +44,9 @@ class NamedCollector:
         by_name = {key.name: (key, cgroup) for key, cgroup in wanted}
         for name, entry in list(self._entries.items()):
             if name not in by_name or entry.meter.cgroup != by_name[name][1]:
-                self._sink.leave(self._entries.pop(name).meter.index)
+                del self._entries[name]
+                self._sink.leave(entry.meter.index)
+                self._cgroups.forget(entry.meter.cgroup)
         for name, (key, cgroup) in by_name.items():
             self._sample(self._entry(name, key, cgroup), now_s)
 
