@@ -82,7 +82,7 @@ def order(
     for knob in Knob:
         if knob not in _ORDERED:
             steps += _free(by_knob.get(knob, []), current)
-    return tuple(steps)
+    return (*steps, *_idles(by_knob, current))
 
 
 def amount(text: str) -> float:
@@ -102,7 +102,7 @@ def _free(changes: Iterable[Change], current: Mapping[Target, str]) -> list[Step
 
 
 def _weights(by_knob: Mapping[Knob, list[Change]], current: Mapping[Target, str]) -> list[Step]:
-    """cpu.idle 1 -> 0, then shares or weight, then cpu.idle 0 -> 1.
+    """cpu.idle 1 -> 0, then shares or weight; ``_idles`` come last.
 
     While idle is 1 the kernel refuses a weight, and idle going to 0 resets it (hazard H2).
     """
@@ -115,7 +115,13 @@ def _weights(by_knob: Mapping[Knob, list[Change]], current: Mapping[Target, str]
         steps += _free(
             weights, {key: text for key, text in current.items() if key[0] not in after_lift}
         )
-    return steps + _free((change for change in idles if change.text != "0"), current)
+    return steps
+
+
+def _idles(by_knob: Mapping[Knob, list[Change]], current: Mapping[Target, str]) -> list[Step]:
+    """cpu.idle 0 -> 1: one for each pod, so what protects by a single write goes before."""
+    idles = by_knob.get(Knob.CPU_IDLE, [])
+    return _free((change for change in idles if change.text != "0"), current)
 
 
 def _quotas(by_knob: Mapping[Knob, list[Change]], current: Mapping[Target, str]) -> list[Step]:
