@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import socketserver
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import structlog
 
 
 class BoundedServer(ThreadingHTTPServer):
@@ -25,6 +29,10 @@ class BoundedServer(ThreadingHTTPServer):
         self._slots = threading.BoundedSemaphore(max_connections)
         super().__init__(address, handler, bind_and_activate)
 
+    def server_bind(self) -> None:
+        """Without the look-up of our own name, which a broken resolver makes last for seconds."""
+        socketserver.TCPServer.server_bind(self)
+
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start the connection's thread, or close it where all are taken."""
         if not self._slots.acquire(blocking=False):
@@ -38,3 +46,9 @@ class BoundedServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news; anything else is a fault of ours, and is logged."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            structlog.get_logger("api").error("a request failed", exc_info=error)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import logging
 import os
 import socket
 import struct
-import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -110,12 +108,6 @@ class _UnixServer(BoundedServer):
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Root or our own uid; the socket's mode says the same, this holds if it was changed."""
         return _peer_uid(request) in (0, os.geteuid())
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news; anything else is a fault of ours, and is logged."""
-        error = sys.exception()
-        if not isinstance(error, ConnectionError | TimeoutError):
-            logging.getLogger("koordlet.api").error("a request failed", exc_info=error)
 
 
 def _peer_uid(connection: socket.socket) -> int:

@@ -65,7 +65,7 @@ def from_journal(common: Common, *, dry_run: bool, if_no_daemon: bool) -> dict[s
     if isinstance(machine, Missing):
         said = undo_data((), {}, done_by="nobody", dry_run=dry_run, note=machine.why)
         return _enveloped(config, said, time.time(), ())
-    runtime = _runtime(config)
+    runtime = _runtime(config, machine.boot_id)
     report = roll_back(
         config.run_dir,
         _host(machine),
@@ -141,15 +141,19 @@ def _host(machine: Machine) -> RollbackHost:
     )
 
 
-def _runtime(config: Config) -> Callable[[], CriClient | None]:
-    """The runtime's client, made when it is first needed: it costs a fifth of a second."""
+def _runtime(config: Config, boot_id: str) -> Callable[[], CriClient | None]:
+    """The client of the daemon's runtime, made when it is first needed: it costs a fifth of a
+    second. The journal knows the endpoint, whatever options the daemon was started with.
+    """
 
     @cache
     def client() -> CriClient | None:
         from koordlet.endpoints import find_runtime
         from koordlet.pods.cri import CriClient
+        from koordlet.resexecutor.rollback import runtime_of
 
-        endpoint = find_runtime(config)
+        journaled = runtime_of(config.run_dir, boot_id)
+        endpoint = find_runtime(config) if isinstance(journaled, Missing) else journaled
         return None if endpoint is None else CriClient(endpoint)
 
     return client

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from koordlet import ipc
 from koordlet.api import server as server_module
@@ -376,16 +377,16 @@ def test_clients_beyond_the_bound_are_closed_at_once(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_ours_is_logged_and_the_server_lives_on(
-    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def explode(request: object, backend: object) -> None:
         raise RuntimeError("broken view")
 
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched, capture_logs() as logged:
         patched.setattr(server_module, "answer", explode)
         with pytest.raises(UnreachableError):
             served.client.get("status")
-    assert "broken view" in caplog.text
+    assert [str(entry["exc_info"]) for entry in logged] == ["broken view"]
     assert served.client.get("status")["node"] == "node-1"
 
 

@@ -144,6 +144,8 @@ def draw_undo(data: Data, console: Console) -> None:
 
 def undo_summary(data: Data) -> str:
     """The whole in one line."""
+    if data["done_by"] == "nobody":
+        return clean(data["note"]) or "nothing to undo"
     if data["dry_run"]:
         text = f"{len(data['files'])} files would be restored"
     else:
