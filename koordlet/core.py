@@ -148,7 +148,8 @@ class Core:
         commands, due.commands = due.commands, []
         whole = self._link.fresh
         report = self._tick.run(cause, overrun=late, whole=whole)
-        self._pressure.follow(latency_sensitive_cgroups(self._observer.seen.workloads))
+        if not self._config.dry_run:  # a trigger is armed by a write (hazard H25)
+            self._pressure.follow(latency_sensitive_cgroups(self._observer.seen.workloads))
         self._ask_runtime()
         if self._tell(report) and whole:
             self._link.sent_whole()

@@ -13,6 +13,7 @@ from koordlet.clock import Clock
 from koordlet.config import Config
 from koordlet.core import Core
 from koordlet.corelink import CoreLink
+from koordlet.endpoints import find_runtime
 from koordlet.eventloop import EventLoop
 from koordlet.host.cgroup import Cgroups
 from koordlet.host.detect import probe, prove
@@ -128,7 +129,7 @@ def tick_parts(
 
 def _keeping(config: Config, machine: Machine) -> Keeping:
     path = journal_path(config.run_dir)
-    journal, problems = _journal(path, machine)
+    journal, problems = _journal(config, path, machine)
     effects = Effects(_own_cgroups(config))
     effects.start()
     return Keeping(journal, effects, str(path), problems)
@@ -150,10 +151,14 @@ def _prover(config: Config, machine: Machine) -> Callable[[Capabilities], Capabi
     return proven
 
 
-def _journal(path: Path, machine: Machine) -> tuple[Journal, tuple[Problem, ...]]:
+def _journal(config: Config, path: Path, machine: Machine) -> tuple[Journal, tuple[Problem, ...]]:
     try:
         opened = Journal.open(
-            path, boot_id=machine.boot_id, managed_root=machine.managed_root, pid=os.getpid()
+            path,
+            boot_id=machine.boot_id,
+            managed_root=machine.managed_root,
+            pid=os.getpid(),
+            runtime=find_runtime(config) or "",
         )
     except JournalError as error:
         problem = Problem("journal", str(path), str(error), remedy="koordletctl rollback")

@@ -288,8 +288,12 @@ class Tick:
     # -- the end ----------------------------------------------------------------------------------
 
     def restore_all(self, why: str) -> TickReport:
-        """Give everything back; what the runtime must confirm stays pending."""
+        """Give everything back; what the runtime must confirm stays pending. What was born since
+        the last tick as a copy of a value of ours comes along (hazard H5).
+        """
+        executor = self._parts.executor
         started_s = self._parts.clock.now_s()
+        executor.adopt_inherited(executor.cpuset_tree(), started_s)
         self._now.tick += 1
         ticked = Ticked(
             tick=self._now.tick,
@@ -299,7 +303,7 @@ class Tick:
             standing=self.standing,
             waiting_for=(),
             capabilities=self._now.capabilities,
-            outcomes=self._parts.executor.restore_all(why, started_s),
+            outcomes=executor.restore_all(why, started_s),
             audit=self._take_audit(),
         )
         return self._reporter.report(ticked, whole=False)

@@ -147,8 +147,17 @@ class Journal:
         self.path = path
 
     @classmethod
-    def open(cls, path: Path, *, boot_id: str, managed_root: str, pid: int | None = None) -> Opened:
-        """Open for writing; make the file where it is missing. ``pid`` is the daemon's core.
+    def open(
+        cls,
+        path: Path,
+        *,
+        boot_id: str,
+        managed_root: str,
+        pid: int | None = None,
+        runtime: str = "",
+    ) -> Opened:
+        """Open for writing; make the file where it is missing. ``pid`` is the daemon's core,
+        ``runtime`` the endpoint of the container runtime that keeps specs; "" leaves it as it was.
 
         Rows of another boot are dropped. A file that is no journal is moved aside and reported.
         Raises JournalError for rows of another managed root or a newer schema: those must be
@@ -165,7 +174,7 @@ class Journal:
             db = _connect(path)
         journal = cls(db, path, boot_id)
         try:
-            problems += journal._take_over(managed_root, pid)
+            problems += journal._take_over(managed_root, pid, runtime)
         except sqlite3.Error as error:
             db.close()
             raise _failure(path, "open", error) from error
@@ -221,8 +230,8 @@ class Journal:
             self._set_meta({"clean": "1"})
 
     def meta(self) -> dict[str, str]:
-        """Facts beside the rows: ``managed_root``, ``pid`` of the daemon's core, ``clean`` (``0``
-        in the middle of a plan), ``schema``.
+        """Facts beside the rows: ``managed_root``, ``pid`` of the daemon's core, ``runtime``,
+        ``clean`` (``0`` in the middle of a plan), ``schema``.
         """
         with self._guarded("read"):
             return dict(self._db.execute("SELECT name, value FROM meta").fetchall())
@@ -232,7 +241,7 @@ class Journal:
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
 
-    def _take_over(self, managed_root: str, pid: int | None) -> list[Problem]:
+    def _take_over(self, managed_root: str, pid: int | None, runtime: str) -> list[Problem]:
         meta = dict(self._db.execute("SELECT name, value FROM meta").fetchall())
         schema = int(meta.get("schema", SCHEMA_VERSION))
         if schema > SCHEMA_VERSION:
@@ -255,6 +264,7 @@ class Journal:
         with self._transaction():
             facts = {"schema": str(SCHEMA_VERSION), "managed_root": managed_root}
             facts |= {} if pid is None else {"pid": str(pid)}
+            facts |= {"runtime": runtime} if runtime else {}
             self._set_meta(facts | ({} if live else {"clean": "1"}))
         return [_void_rows(self.path, void)] if void else []
 

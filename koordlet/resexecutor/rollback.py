@@ -132,6 +132,15 @@ def rollback(
 
 def managed_root_of(run_dir: Path, boot_id: str) -> str | Missing:
     """The managed root that the journal of ``run_dir`` was written for."""
+    return _fact(run_dir, boot_id, "managed_root")
+
+
+def runtime_of(run_dir: Path, boot_id: str) -> str | Missing:
+    """The endpoint of the runtime that keeps the specs which the journal of ``run_dir`` names."""
+    return _fact(run_dir, boot_id, "runtime")
+
+
+def _fact(run_dir: Path, boot_id: str, name: str) -> str | Missing:
     path = journal_path(run_dir)
     if not path.exists():
         return Missing(f"{path}: no journal")
@@ -140,12 +149,12 @@ def managed_root_of(run_dir: Path, boot_id: str) -> str | Missing:
     except JournalError as error:
         return Missing(str(error))
     try:
-        root = journal.meta().get("managed_root")
+        value = journal.meta().get(name)
     except JournalError as error:
         return Missing(str(error))
     finally:
         journal.close()
-    return Missing(f"{path}: names no managed root") if root is None else root
+    return Missing(f"{path}: does not tell the {name}") if value is None else value
 
 
 def _busy(lock: Busy, options: RollbackOptions) -> RollbackReport:
