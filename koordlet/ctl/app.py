@@ -26,7 +26,8 @@ Command = Callable[..., ExitCode]
 EXIT_CODES = """\
 Exit codes: 0 done; 1 failed; 2 bad usage or input; 3 needs the daemon, and it does not answer;
 4 done, but something is not as wanted (doctor: a capability that the NodeSLO in force needs is
-missing; slo check: warnings; rollback, release: a file left because it holds a foreign value)."""
+missing, or another agent manages this node; slo check: warnings; rollback, release: a file left
+because it holds a foreign value)."""
 
 
 class Shell(Enum):
@@ -52,7 +53,8 @@ def _mode_words(incomplete: str) -> list[str]:
 def doctor(common: Common) -> ExitCode:
     """What works here, what does not. Needs no daemon.
 
-    Why, and the remedy. Exit code 4 where a capability that the NodeSLO in force needs is missing.
+    Why, and the remedy. Exit code 4 where a capability that the NodeSLO in force needs is missing,
+    or where another agent manages this node.
     """
     from koordlet.ctl.render.others import draw_doctor
 
@@ -60,6 +62,7 @@ def doctor(common: Common) -> ExitCode:
     emit(said, common.form, draw_doctor)
     data = said["data"]
     lacking = data["missing_needed"] or "missing" in data["capabilities"]
+    lacking = lacking or any(one["code"] == "other-agent" for one in said["problems"])
     return ExitCode.NOT_AS_WANTED if lacking else ExitCode.OK
 
 

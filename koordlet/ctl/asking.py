@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from koordlet.api.client import Client, UnreachableError
 from koordlet.api.views.common import envelope
@@ -23,22 +23,34 @@ from koordlet.protocol.nodeslo_schema import LoadedSlo, load_nodeslo
 from koordlet.protocol.problem import Problem, RefusedError, Severity
 from koordlet.report import NodeView
 
+if TYPE_CHECKING:
+    from koordlet.config import Config
+
 _NOT_ALLOWED = "daemon-not-allowed"
 
 
 def doctor(common: Common) -> dict[str, Any]:
-    """The daemon's doctor, else one look at this host."""
+    """The daemon's doctor, else one look at this host, and at who else manages it."""
     return _ask_or_look(
         common,
         "capabilities",
         "doctor",
         lambda view: doctor_data(view, answered_by="one-shot"),
+        _other_agents,
     )
+
+
+def _other_agents(config: Config) -> tuple[Problem, ...]:
+    """What would keep koordlet from starting (hazard H14)."""
+    from koordlet.host.otheragent import find_other_agent
+
+    found = find_other_agent(config.proc_root, str(config.run_dir))
+    return () if found is None else (found,)
 
 
 def plan(common: Common) -> dict[str, Any]:
     """The daemon's plan, else what one would be now."""
-    return _ask_or_look(common, "plan", "plan", plan_data)
+    return _ask_or_look(common, "plan", "plan", plan_data, lambda config: ())
 
 
 def modes(client: Client) -> dict[str, Any]:
@@ -86,7 +98,11 @@ def _here(command: str, data: Any) -> dict[str, Any]:
 
 
 def _ask_or_look(
-    common: Common, endpoint: str, command: str, shape: Callable[[NodeView], Any]
+    common: Common,
+    endpoint: str,
+    command: str,
+    shape: Callable[[NodeView], Any],
+    further: Callable[[Config], tuple[Problem, ...]],
 ) -> dict[str, Any]:
     """Where a daemon may run that only refuses us, looking ourselves would mislead."""
     try:
@@ -95,8 +111,9 @@ def _ask_or_look(
         if error.problem.code == _NOT_ALLOWED:
             raise
         why = replace(error.problem, severity=Severity.INFO)
-    view = _look(common)
-    problems: tuple[Problem, ...] = (why, *view_problems(view))
+    config = common.load_config()
+    view = _look(config)
+    problems = (why, *further(config), *view_problems(view))
     return dict(
         envelope(
             command,
@@ -108,8 +125,8 @@ def _ask_or_look(
     )
 
 
-def _look(common: Common) -> NodeView:
+def _look(config: Config) -> NodeView:
     """One look at the host, writing nothing; imported late since it loads the whole daemon."""
     from koordlet.oneshot import look
 
-    return look(common.load_config())
+    return look(config)

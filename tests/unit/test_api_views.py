@@ -492,7 +492,8 @@ def test_undo_counts_what_was_restored_left_failed_and_pending() -> None:
         for status in (*statuses, Status.PENDING, Status.UNSUPPORTED)
     ]
     data = undo_data(outcomes, views.node_view().paths, done_by="journal")
-    assert (data["restored"], data["left"], data["failed"], data["pending"]) == (3, 1, 2, 1)
+    assert (data["restored"], data["gone"], data["left"]) == (2, 1, 1)
+    assert (data["failed"], data["pending"]) == (2, 1)
     assert data["files"][0]["file"] == TIER_FILE
     follows_schema("rollback", data, views.node_view())
 

@@ -190,7 +190,7 @@ def test_doctor_and_plan_work_without_a_daemon(
 ) -> None:
     dry = replace(views.core_status(), dry_run=True)
     seen = replace(views.node_view(), core=dry, owned=(), outcomes={})
-    monkeypatch.setattr(asking, "_look", lambda common: seen)
+    monkeypatch.setattr(asking, "_look", lambda config: seen)
     doctor = ctl("doctor", "-o", "json", "--run-dir", str(tmp_path))
     assert doctor.code == 4
     assert doctor.body["data"]["answered_by"] == "one-shot"
@@ -201,6 +201,21 @@ def test_doctor_and_plan_work_without_a_daemon(
     assert plan.code == 0
     assert {entry["state"] for entry in plan.body["data"]["settings"]} >= {"planned", "held"}
     validator("plan")(plan.body)
+
+
+def test_H14_doctor_names_another_agent_and_ends_with_4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off = replace(views.node_view(), slo=replace(views.slo_status(), slo=DEFAULT_NODESLO))
+    monkeypatch.setattr(asking, "_look", lambda config: off)
+    words = ("doctor", "--run-dir", str(tmp_path), "--proc-root", str(tmp_path))
+    assert ctl(*words).code == 0
+    (tmp_path / "4711").mkdir()
+    (tmp_path / "4711" / "comm").write_text("koordlet\n")
+    (tmp_path / "4711" / "exe").symlink_to("/koordlet")
+    said = ctl(*words)
+    assert said.code == 4
+    assert "Koordinator's koordlet runs as process 4711" in said.err
 
 
 def test_doctor_does_not_guess_where_a_daemon_refuses_us(
@@ -220,7 +235,7 @@ def test_doctor_does_not_guess_where_a_daemon_refuses_us(
 def test_a_host_without_cgroups_is_told_not_thrown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(common: object) -> None:
+    def refuse(config: object) -> None:
         raise RefusedError((Problem("no-cgroups", "/proc", "nothing is mounted"),))
 
     monkeypatch.setattr(asking, "_look", refuse)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from koordlet.api.views.settings import Setting, gather
-from koordlet.api.views.usage import Usages, usages_in
+from koordlet.api.views.usage import Usages
 from koordlet.model.actions import Target
 from koordlet.model.paths import CgroupPath
 from koordlet.model.pods import BeRoot, HostApp, Pod
@@ -64,7 +64,7 @@ def picture(view: NodeView) -> Picture:
         for cgroup in _lineage(key[0]):
             below.setdefault(cgroup, []).append(key)
     indexed = {cgroup: tuple(keys) for cgroup, keys in below.items()}
-    return Picture(view, settings, indexed, usages_in(view.readings))
+    return Picture(view, settings, indexed, Usages(view.readings))
 
 
 def _lineage(cgroup: CgroupPath) -> list[CgroupPath]:

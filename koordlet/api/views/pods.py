@@ -8,6 +8,7 @@ from koordlet.api.views.common import Unknown, number, unknown, value_data
 from koordlet.api.views.picture import Picture, picture
 from koordlet.api.views.settings import Setting, SettingState, file_of, owner_of, state_of
 from koordlet.api.views.usage import UsageData, usage_data
+from koordlet.metrics.readings import Level
 from koordlet.model.actions import Target
 from koordlet.model.paths import CgroupPath
 from koordlet.model.pods import Container, HostApp, Pod, Resources
@@ -177,7 +178,7 @@ def pod_data(whole: Picture, pod: Pod) -> PodData:
         "terminating": record.terminating,
         "cgroup": _cgroup(pod.cgroup),
         "governed_by": governed_by(whole, pod.cgroup),
-        "usage": usage_data(whole.usages.pods.get(record.api_uid)),
+        "usage": usage_data(whole.usages.of(Level.POD, record.api_uid)),
         "settings": touches(whole, pod.cgroup),
         "containers": [container_data(whole, container) for container in pod.containers],
     }
@@ -195,7 +196,7 @@ def container_data(whole: Picture, container: Container) -> ContainerData:
         "requests": resources_data(record.requests, record.resources_source),
         "limits": resources_data(record.limits, record.resources_source),
         "resources_source": record.resources_source.value,
-        "usage": usage_data(whole.usages.containers.get(record.id)),
+        "usage": usage_data(whole.usages.of(Level.CONTAINER, record.id)),
     }
 
 
@@ -214,7 +215,7 @@ def app_data(whole: Picture, app: HostApp) -> AppData:
         "requests": resources_data(app.requests, ValueSource.DECLARED),
         "limits": resources_data(app.limits, ValueSource.DECLARED),
         "governed_by": governed_by(whole, app.cgroup),
-        "usage": usage_data(whole.usages.apps.get(app.name)),
+        "usage": usage_data(whole.usages.of(Level.APP, app.name)),
         "settings": touches(whole, app.cgroup),
     }
 

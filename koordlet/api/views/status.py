@@ -23,6 +23,7 @@ from koordlet.api.views.sources import SourceData, sources_data
 from koordlet.api.views.strategies import StrategyData, strategy_data
 from koordlet.api.views.ticks import TickData, tick_data
 from koordlet.api.views.usage import NodeUsageData, node_usage_data
+from koordlet.metrics.readings import Level
 from koordlet.model.knobs import Knob, Value
 from koordlet.model.pods import BeRoot
 from koordlet.model.readings import Missing
@@ -139,7 +140,7 @@ def status_data(view: NodeView) -> StatusData:
         "waiting_for": list(core.waiting_for) if isinstance(core, CoreStatus) else [],
         "released": list(core.released) if isinstance(core, CoreStatus) else [],
         "node": node_data(core.node) if isinstance(core, CoreStatus) else unknown(core),
-        "usage": node_usage_data(whole.usages.node),
+        "usage": node_usage_data(whole.usages.of(Level.NODE)),
         "marked": marked_data(whole),
         "budget": budget_terms(view),
         "floor_bound": core.floor_bound if isinstance(core, CoreStatus) else unknown(core),
@@ -277,9 +278,11 @@ def _silent(view: NodeView) -> Problem:
 
 
 def _root_use(whole: Picture, root: BeRoot) -> float | Unknown:
-    values = whole.usages.apps.get(root.claimed_by)
-    if values is None:
-        values = whole.usages.tiers.get(KUBE_TIER if root.claimed_by == "tier" else root.path)
+    usages = whole.usages
+    if root.claimed_by == "tier":
+        values = usages.of(Level.TIER, KUBE_TIER)
+    else:
+        values = usages.of(Level.APP, root.claimed_by)
     used = (values or {}).get("used_cpu_cores")
     return unknown("not measured yet") if used is None else number(used)
 

@@ -35,6 +35,7 @@ class UndoData(TypedDict):
     scope: str
     dry_run: bool
     restored: int
+    gone: int
     left: int
     failed: int
     pending: int
@@ -42,7 +43,7 @@ class UndoData(TypedDict):
     note: str
 
 
-_DONE = (Status.RESTORED, Status.APPLIED, Status.UNCHANGED, Status.GONE, Status.DRY_RUN)
+_RESTORED = (Status.RESTORED, Status.APPLIED, Status.UNCHANGED)
 _FAILED = (Status.REFUSED, Status.UNSUPPORTED)
 
 
@@ -62,7 +63,8 @@ def undo_data(
         "done_by": done_by,
         "scope": scope,
         "dry_run": dry_run,
-        "restored": sum(status in _DONE and status is not Status.DRY_RUN for status in statuses),
+        "restored": sum(status in _RESTORED for status in statuses),
+        "gone": statuses.count(Status.GONE),
         "left": statuses.count(Status.FOREIGN),
         "failed": sum(status in _FAILED for status in statuses),
         "pending": statuses.count(Status.PENDING),

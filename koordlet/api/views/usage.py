@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypedDict
 
 from koordlet.api.views.common import Unknown, number, unknown
-from koordlet.metrics.readings import Level, ReadingsTable
+from koordlet.metrics.readings import EntityKey, Level, ReadingsTable
 
 Values = Mapping[str, float]
 
@@ -45,30 +44,29 @@ class NodeUsageData(TypedDict):
     io_some_ratio: float | Unknown
 
 
-@dataclass(frozen=True, slots=True)
 class Usages:
-    """The newest readings, found by what they are about."""
+    """The newest readings, found by what they are about; a level is indexed when first asked for.
 
-    node: Values
-    tiers: Mapping[str, Values]
-    pods: Mapping[str, Values]  # by metadata.uid
-    containers: Mapping[str, Values]  # by container id
-    apps: Mapping[str, Values]  # by name
+    Pods are named by metadata.uid, containers by their id, tiers and applications by name, the
+    node by "".
+    """
+
+    def __init__(self, readings: ReadingsTable) -> None:
+        self._readings = readings
+        self._levels: dict[Level, Mapping[str, Values]] = {}
+
+    def of(self, level: Level, name: str = "") -> Values | None:
+        """Values by field name; None where nothing was measured under that name."""
+        if level not in self._levels:
+            found = self._readings.at(level)
+            self._levels[level] = {_identity(key): values for key, values in found}
+        return self._levels[level].get(name)
 
 
-NO_USAGES = Usages({}, {}, {}, {}, {})
-
-
-def usages_in(readings: ReadingsTable) -> Usages:
-    """An index over the newest readings."""
-    nodes = [values for _, values in readings.at(Level.NODE)]
-    return Usages(
-        nodes[0] if nodes else {},
-        {key.name: values for key, values in readings.at(Level.TIER)},
-        {key.uid: values for key, values in readings.at(Level.POD)},
-        {key.container_id: values for key, values in readings.at(Level.CONTAINER)},
-        {key.name: values for key, values in readings.at(Level.APP)},
-    )
+def _identity(key: EntityKey) -> str:
+    if key.level is Level.POD:
+        return key.uid
+    return key.container_id if key.level is Level.CONTAINER else key.name
 
 
 def usage_data(values: Values | None) -> UsageData:
@@ -83,8 +81,9 @@ def usage_data(values: Values | None) -> UsageData:
     }
 
 
-def node_usage_data(values: Values) -> NodeUsageData:
-    """Use of the node."""
+def node_usage_data(measured: Values | None) -> NodeUsageData:
+    """Use of the node; None where it has never been measured."""
+    values = {} if measured is None else measured
     return {
         "used_cpu_cores": _field(values, "used_cpu_cores"),
         "nonbe_pods_cores": _field(values, "nonbe_pods_cores"),

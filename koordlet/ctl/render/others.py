@@ -149,7 +149,8 @@ def undo_summary(data: Data) -> str:
     if data["dry_run"]:
         text = f"{len(data['files'])} files would be restored"
     else:
-        counts = [("restored", data["restored"]), ("left as they are", data["left"])]
+        counts = [("restored", data["restored"]), ("gone", data["gone"])]
+        counts += [("left as they are", data["left"])]
         counts += [("failed", data["failed"]), ("pending", data["pending"])]
         text = ", ".join(f"{count} {name}" for name, count in counts if count or name == "restored")
     note = f"; {clean(data['note'])}" if data["note"] else ""
