@@ -33,8 +33,8 @@ EXIT_MEANINGS = {
     ExitCode.BAD_INPUT: "bad usage or input; `slo check`: the file would be refused",
     ExitCode.NO_DAEMON: "needs the daemon, and it does not answer",
     ExitCode.NOT_AS_WANTED: "done, but something is not as wanted. `doctor`: a capability that the"
-    " NodeSLO in force needs is missing, or another agent manages this node. `slo check`: warnings. `rollback`, `release`: a file was"
-    " left because it holds a foreign value",
+    " NodeSLO in force needs is missing, or another agent manages this node. `slo check`:"
+    " warnings. `rollback`, `release`: a file was left because it holds a foreign value",
 }
 
 OUTPUT = """\
