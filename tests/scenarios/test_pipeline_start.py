@@ -188,7 +188,7 @@ def test_H25_a_dry_run_decides_all_and_writes_nothing_not_even_a_journal(
     assert status.dry_run
     assert status.journal_path == ""
     plan = pipe.view().plan
-    assert {(str(write.target), write.knob) for write in plan.writes} >= {  # type: ignore[union-attr]
+    assert {(str(write.target), write.knob) for write in plan.writes} >= {
         (str(TIER), Knob.CPUSET_CPUS)
     }
     pipe.stop()

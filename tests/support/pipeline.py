@@ -287,6 +287,12 @@ class Pipeline:
     def hear(self, word: Word) -> None:
         self.observer.hear(word, self.clock.now_s())
 
+    def answer(self, request: ipc.SpecRequest, error: str = "") -> None:
+        """The runtime's answer to a change of a container's spec."""
+        self.tick.spec_answered(
+            ipc.SpecAnswer(request.container_id, request.knob, request.value, error)
+        )
+
     # -- time -------------------------------------------------------------------------------------
 
     def sample(self) -> None:
