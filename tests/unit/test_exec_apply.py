@@ -340,6 +340,30 @@ def _paths(tree: dict[str, tuple[str, ...]]) -> dict[CgroupPath, tuple[CgroupPat
     return {CgroupPath(p): tuple(CgroupPath(c) for c in cs) for p, cs in tree.items()}
 
 
+def test_H06_files_that_vanish_with_their_controller_close_their_rows(tmp_path: Path) -> None:
+    rig = make(tmp_path, "v2")
+    rig.tick(want(POD, SHARES, 2))
+    rig.host.delete_file(POD, "cpu.weight")  # systemd took the controller away at daemon-reload
+    outcomes = rig.tick(want(POD, SHARES, 2))
+    assert rig.review.gone == {key(POD, SHARES)}
+    assert outcomes[key(POD, SHARES)].status is Status.UNSUPPORTED
+    assert not rig.executor.owned()
+    assert rig.restore_all() == {}
+
+
+def test_OPS_05_what_is_switched_off_is_never_written_again(tmp_path: Path) -> None:
+    rig = make(tmp_path)
+    rig.tick(want(TIER, QUOTA, 50_000))
+    rig.restore(key(TIER, QUOTA))
+    rig.host.foreign_write(TIER, "cpu.cfs_quota_us", "70000")
+    rig.written()
+    for _ in range(5):
+        rig.tick()
+        rig.restore(key(TIER, QUOTA))
+    assert rig.written() == []
+    assert rig.host.text(TIER, "cpu.cfs_quota_us") == "70000"
+
+
 def test_H09_under_static_the_original_comes_from_the_kubelet_now(tmp_path: Path) -> None:
     container = "ab" * 32
     state = {container: cpus(2, 3)}
