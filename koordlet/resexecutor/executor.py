@@ -163,7 +163,7 @@ class Executor:
         self._standing_in_the_way = tuple(
             outcome for outcome in notable if outcome.status in (Status.REFUSED, Status.UNSUPPORTED)
         )
-        self._events += self._teller.outcomes(notable, self._clock.wall_s())
+        self._events += self._teller.plan(notable, self._clock.wall_s())
         return told
 
     def spec_answered(
@@ -180,7 +180,7 @@ class Executor:
             job.fail(0, f"the runtime refused: {error}")
             self._judge.refusals.note(job.key, job.wanted, 0, job.why, now_s, patient=True)
         (outcome,) = self._writer.settle({job.key: job}, now_s)
-        self._events += self._teller.outcomes((outcome,), self._clock.wall_s())
+        self._events += self._teller.late((outcome,), self._clock.wall_s())
         return outcome
 
     # -- giving back ------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Executor:
             self._drain(now_s)
         outcomes |= {outcome.key: outcome for outcome in self._late}
         self._late = []
-        self._events += self._teller.outcomes(outcomes.values(), self._clock.wall_s())
+        self._events += self._teller.late(outcomes.values(), self._clock.wall_s())
         return tuple(outcomes.values())
 
     def close(self, timeout_s: float = SLOW_RESTORE_S) -> None:

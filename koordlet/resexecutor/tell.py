@@ -24,25 +24,37 @@ class Teller:
         self._told: dict[Target, tuple[Status, int]] = {}
         self._levels: set[tuple[Knob, int, str]] = set()
 
-    def outcomes(self, outcomes: Iterable[Outcome], wall_s: float) -> Iterator[AuditEvent]:
-        """Events for the outcomes of one plan; what is unchanged is no event."""
-        told: dict[Target, tuple[Status, int]] = {}
-        for outcome in outcomes:
-            what = (outcome.status, outcome.errno)
-            told[outcome.key] = what
-            if outcome.status in _KINDS or self._is_news(outcome, what):
-                yield self._event(outcome, wall_s)
-        self._told = told
+    def plan(self, outcomes: Iterable[Outcome], wall_s: float) -> Iterator[AuditEvent]:
+        """Events for all outcomes of a plan: what it no longer names is told anew next time."""
+        known = self._told
+        self._told = {}
+        yield from self._news(outcomes, known, wall_s)
 
-    def _is_news(self, outcome: Outcome, what: tuple[Status, int]) -> bool:
-        if outcome.status is Status.UNCHANGED:
-            return False
+    def late(self, outcomes: Iterable[Outcome], wall_s: float) -> Iterator[AuditEvent]:
+        """Events for outcomes that came by themselves."""
+        yield from self._news(outcomes, self._told, wall_s)
+
+    def _news(
+        self,
+        outcomes: Iterable[Outcome],
+        known: dict[Target, tuple[Status, int]],
+        wall_s: float,
+    ) -> Iterator[AuditEvent]:
+        for outcome in outcomes:
+            if outcome.status is Status.UNCHANGED:
+                continue
+            is_news = outcome.status in _KINDS or self._is_news(outcome, known.get(outcome.key))
+            self._told[outcome.key] = (outcome.status, outcome.errno)
+            if is_news:
+                yield self._event(outcome, wall_s)
+
+    def _is_news(self, outcome: Outcome, known: tuple[Status, int] | None) -> bool:
         if outcome.status is Status.UNSUPPORTED:
             level = (outcome.knob, outcome.target.depth, outcome.owner)
-            known = level in self._levels
+            is_new = level not in self._levels
             self._levels.add(level)
-            return not known
-        return self._told.get(outcome.key) != what
+            return is_new
+        return known != (outcome.status, outcome.errno)
 
     def _event(self, outcome: Outcome, wall_s: float) -> AuditEvent:
         reason = "; ".join(part for part in (outcome.reason, outcome.why) if part)

@@ -89,6 +89,16 @@ def test_a_refusal_of_the_runtime_is_not_hammered(rig: Rig) -> None:
     assert asked == [1, 2, 2, 3, 3, 3, 3, 4]
 
 
+def test_OPS_01_an_answer_does_not_tell_standing_refusals_again(rig: Rig) -> None:
+    tier = want("be", QUOTA, 30_000)
+    rig.tick(tier, LIFT)
+    assert sorted(rig.events()) == ["pending", "refused"]
+    answer(rig, None, error="busy")
+    assert rig.events() == ["refused"]
+    rig.tick(tier)
+    assert rig.events() == []
+
+
 def test_an_answer_that_never_comes_is_asked_for_again(rig: Rig) -> None:
     rig.tick(LIFT)
     rig.clock.at_s += 10
