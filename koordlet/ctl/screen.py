@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from koordlet.api.client import AnswerError, Client, UnreachableError
 from koordlet.ctl.output import console
-from koordlet.ctl.render.others import audit_table
-from koordlet.ctl.render.status import status_parts
+from koordlet.ctl.render.others import audit_body
+from koordlet.ctl.render.status import head_parts, tail_parts
 from koordlet.ctl.render.tables import problems, section
 from koordlet.ctl.text import clean, cores, missing_why, size
 
@@ -46,7 +46,8 @@ def _live(client: Client, stop: Callable[[], bool]) -> None:
         console=console(sys.stdout), auto_refresh=False, vertical_overflow="ellipsis"
     ) as live:
         while not stop():
-            live.update(Group(*screen_parts(client)), refresh=True)
+            parts = screen_parts(client, columns=live.console.width)
+            live.update(Group(*parts), refresh=True)
             _sleep(SCREEN_EVERY_S, stop)
 
 
@@ -63,8 +64,8 @@ def _sleep(seconds: float, stop: Callable[[], bool]) -> None:
         time.sleep(STOP_LOOK_S)
 
 
-def screen_parts(client: Client) -> Iterable[RenderableType]:
-    """The screen from top to bottom: status, last writes, problems."""
+def screen_parts(client: Client, *, columns: int) -> Iterable[RenderableType]:
+    """The screen from top to bottom; on a small terminal the end is cut off."""
     try:
         said = client.get("status")
         events = client.get("audit", limit=str(WRITES_SHOWN))["data"]["events"]
@@ -73,9 +74,10 @@ def screen_parts(client: Client) -> Iterable[RenderableType]:
         return
     yield f"koordlet on {clean(said['node'])}, {clean(said['taken_at'])}"
     yield ""
-    yield from status_parts(said["data"])
-    yield from section("Last writes", audit_table(events) if events else None)
+    yield from head_parts(said["data"])
     yield from section("Problems", problems(said["problems"]))
+    yield from section("Last writes", audit_body(events, columns) if events else None)
+    yield from tail_parts(said["data"])
 
 
 def line(client: Client) -> str:

@@ -132,6 +132,15 @@ def test_explain_shows_every_value_and_the_numbers_in_order() -> None:
     assert "LSR (from label) refused" in text
 
 
+@pytest.mark.parametrize("width", [80, 200])
+def test_an_event_is_a_row_where_there_is_room_and_lines_elsewhere(width: int) -> None:
+    text = drawn("audit", views.node_view(), width)
+    assert ("-1 -> 80000" in text) == (width == 80)
+    assert views.file_path(views.TIER_QUOTA) in text
+    assert "2026-01-01" not in text
+    assert "2025-12-31 23:59:59Z" in text
+
+
 def test_undo_is_summed_up_in_one_line() -> None:
     data = undo_data(views.outcomes().values(), {}, done_by="daemon", note="released until resume")
     assert undo_summary(data) == "3 restored, 1 failed (by daemon); released until resume"
@@ -184,7 +193,7 @@ def test_the_summary_on_a_terminal_shows_status_writes_and_problems(
 
 def test_the_summary_waits_for_a_daemon_and_names_every_wait(tmp_path: Path) -> None:
     client = Client(tmp_path / "api.sock")
-    (part,) = screen.screen_parts(client)
+    (part,) = screen.screen_parts(client, columns=80)
     assert "no such socket" in str(part)
     assert "no such socket" in screen.line(client)
     data: Any = status_data(views.no_workloads())

@@ -13,35 +13,59 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 Data = Mapping[str, Any]
+ROW_COLUMNS = 140
+"""From this width on an event fits in one row."""
 
 
 def draw_audit(data: Data, console: Console) -> None:
-    """One row an event, the newest last."""
-    if not data["events"]:
-        show(console, ("no events",))
-        return
-    show(console, (audit_table(data["events"]),))
+    """Events, the newest last."""
+    show(console, (audit_body(data["events"], console.width),))
     if data["limit_reached"]:
         show(console, (f"the newest {data['limit']}; there may be more: --limit, --since",))
+
+
+def audit_body(events: list[Data], columns: int) -> RenderableType:
+    """A row an event where there is room for one, else a few lines."""
+    if not events:
+        return "no events"
+    return audit_table(events) if columns >= ROW_COLUMNS else audit_lines(events)
 
 
 def audit_table(events: list[Data]) -> RenderableType:
     """Events as rows."""
     made = table("at", "kind", "owner", "where", "from", "to", "why", whole=("at",))
     for event in events:
-        why = clean(event["reason"])
-        if event["outcome"] not in ("", "applied", "restored"):
-            why = f"{clean(event['outcome'])}: {why}"
         made.add_row(
             moment(event["at"]),
             clean(event["kind"]),
             clean(event["owner"]),
-            clean(event["file"] or f"{event['cgroup']} {event['knob']}"),
+            _where(event),
             clean(event["before"]),
             clean(event["after"]),
-            why,
+            _why(event),
         )
     return made
+
+
+def audit_lines(events: list[Data]) -> RenderableType:
+    """Events as a line of what happened, then where and why."""
+    made = table("at", "event", whole=("at",))
+    for event in events:
+        change = f": {event['before']} -> {event['after']}" if event["after"] else ""
+        first = clean(f"{event['kind']} {event['owner']}{change}")
+        further = [text for text in (_where(event), _why(event)) if text]
+        made.add_row(moment(event["at"]), "\n".join((first, *further)))
+    return made
+
+
+def _where(event: Data) -> str:
+    return clean(event["file"] or f"{event['cgroup']} {event['knob']}".strip())
+
+
+def _why(event: Data) -> str:
+    """The reason; the outcome before it where it is not what was meant."""
+    meant = event["outcome"] in ("", "applied", "restored")
+    return clean(event["reason"] if meant else f"{event['outcome']}: {event['reason']}")
 
 
 def draw_doctor(data: Data, console: Console) -> None:

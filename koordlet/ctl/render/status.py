@@ -31,12 +31,22 @@ def draw_status(data: Data, console: Console) -> None:
 
 
 def status_parts(data: Data) -> Iterable[RenderableType]:
-    """Node, budget, BE roots, strategies, sources, hints: the parts from top to bottom."""
+    """The whole status, what matters most first."""
+    yield from head_parts(data)
+    yield from tail_parts(data)
+
+
+def head_parts(data: Data) -> Iterable[RenderableType]:
+    """What has to fit on the first screen: node, hints, BE roots."""
     yield facts(_node_rows(data))
+    yield from section("What to do next", problems(data["hints"]))
     yield from section("BE roots", be_roots(data["be_roots"]))
+
+
+def tail_parts(data: Data) -> Iterable[RenderableType]:
+    """The rest: strategies and sources."""
     yield from section("Strategies", strategies(data["strategies"]))
     yield from section("Sources", sources(data["sources"]))
-    yield from section("What to do next", problems(data["hints"]))
 
 
 def _node_rows(data: Data) -> Iterable[tuple[str, str]]:
