@@ -33,17 +33,6 @@ class Problem:
             parts.append(f"remedy: {self.remedy}")
         return "; ".join(parts)
 
-    def as_json(self) -> dict[str, str]:
-        """The form used in every command's ``problems`` list."""
-        return {
-            "code": self.code,
-            "severity": self.severity.value,
-            "where": self.where,
-            "what": self.what,
-            "limit": self.limit,
-            "remedy": self.remedy,
-        }
-
 
 class RefusedError(Exception):
     """Input that cannot be put in force; carries every problem found, not only the first."""

@@ -47,23 +47,6 @@ class AuditEvent:
     terms: Terms = ()
     outcome: str = ""
 
-    def as_json(self) -> dict[str, object]:
-        """The form that ``koordletctl audit -o json`` prints."""
-        return {
-            "at": self.at_wall_s,
-            "kind": self.kind,
-            "owner": self.owner,
-            "target": self.target,
-            "knob": self.knob,
-            "path": self.path,
-            "pod": self.pod,
-            "from": self.from_text,
-            "to": self.to_text,
-            "reason": self.reason,
-            "terms": dict(self.terms),
-            "outcome": self.outcome,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:

@@ -30,8 +30,6 @@ def test_an_event_comes_back_as_it_was(store: AuditStore) -> None:
     )  # fmt: skip
     assert store.append([whole]) == 1
     assert store.query(AuditQuery()) == (whole,)
-    assert whole.as_json()["terms"] == {"budget_cores": 1.5, "policy": "cpuset"}
-    assert whole.as_json()["from"] == "1024"
 
 
 def test_by_time_pod_knob_owner_and_file(store: AuditStore) -> None:

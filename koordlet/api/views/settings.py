@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
@@ -238,11 +238,6 @@ def value_text(action: SetValue) -> str:
     if data is None:
         return "unlimited"
     return f"{data} {unit}" if unit in ("us", "bytes") else str(data)
-
-
-def owned_by(owned: Iterable[Owned], owner: str) -> int:
-    """How many files a strategy holds in the journal."""
-    return sum(1 for entry in owned if entry.owner == owner)
 
 
 def _channel(part: Owned | SetValue | Restore | None) -> Channel:
