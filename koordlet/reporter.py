@@ -21,6 +21,7 @@ from koordlet.standing import Standing
 from koordlet.tickparts import TickParts
 
 STATUS_EVERY_S = 5.0
+_SETTLED = frozenset({Status.APPLIED, Status.UNCHANGED, Status.RESTORED, Status.GONE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class _Told:
     capabilities: Capabilities | None = None
     status: CoreStatus | None = None
     status_at_s: float = float("-inf")
+    unsettled: set[Target] = field(default_factory=set)  # whose last outcome was no success
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,25 @@ class Reporter:
             workloads=None if workloads is told.workloads else workloads,
             owned=None if owned is told.owned else tuple(owned.values()),
             capabilities=None if ticked.capabilities is told.capabilities else ticked.capabilities,
-            outcomes=tuple(o for o in ticked.outcomes if o.status is not Status.UNCHANGED),
+            outcomes=self._outcomes(ticked),
             audit=(*ticked.audit, *parts.executor.take_events()),
         )
         told.plan, told.workloads, told.owned = ticked.plan, workloads, owned
         told.capabilities = ticked.capabilities
         return report
+
+    def _outcomes(self, ticked: Ticked) -> tuple[Outcome, ...]:
+        """All but those that found a file as wanted, unless the last word on it was another one."""
+        unsettled = self._told.unsettled
+        told = []
+        for outcome in ticked.outcomes:
+            if outcome.status is not Status.UNCHANGED or outcome.key in unsettled:
+                told.append(outcome)
+            if outcome.status in _SETTLED:
+                unsettled.discard(outcome.key)
+            else:
+                unsettled.add(outcome.key)
+        return tuple(told)
 
     def _stats(self, ticked: Ticked) -> TickStats:
         files, before = self._parts.files, self._counts

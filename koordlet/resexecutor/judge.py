@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -73,6 +74,9 @@ class Judge:
         if isinstance(text, Missing):
             if self.cgroups.spec(key[1]) is not None and not self.reads.is_there(key):
                 return job.outcome(Status.GONE, why=text.why)
+            if text.errno not in (errno.ENOENT, errno.EOPNOTSUPP):
+                job.errno = text.errno  # it is there, and cannot be read at the moment
+                return job.outcome(Status.REFUSED, why=text.why)
             self.unsupported.mark(key, text.why, now_s)
             return job.outcome(Status.UNSUPPORTED, why=text.why)
         job.before = text
@@ -94,6 +98,7 @@ class Judge:
             job.why = "hidden while cpu.idle is 1"
             return self._agreed(job, action, held)
         if job.before == job.wanted:
+            self.unsupported.works(key)
             is_witness = held is None and is_v1_cpuset(self.cgroups, key)
             return job if is_witness else self._agreed(job, action, held)
         unseen = held is not None and job.before != held.looked_at
