@@ -189,6 +189,7 @@ class Executor:
         """Give every value back, compare first; what the runtime must do stays pending."""
         self._reads.at(now_s)
         self._reads.forget_all()
+        self._judge.refusals.clear()  # what stood in the way is most likely given back, too
         keys = {held.row.key for held in self._ledger}
         restores = [_restore(held, why) for held in self._ledger if not self._follows(held, keys)]
         outcomes = {o.key: o for o in self._carry_out((), restores, now_s, limit=None)}

@@ -109,8 +109,20 @@ class Refusals:
         return last.errno, last.why
 
     def drop(self, key: Target) -> None:
-        """The file took a value."""
-        self._refusals.pop(key, None)
+        """The file took a value; its relatives may now take what they refused for its sake."""
+        if not self._refusals:
+            return
+        path, knob = key
+        self._refusals = {
+            other: each
+            for other, each in self._refusals.items()
+            if other[1] is not knob
+            or not (other[0].is_at_or_below(path) or path.is_below(other[0]))
+        }
+
+    def clear(self) -> None:
+        """All may be tried again at once."""
+        self._refusals.clear()
 
 
 def explain(cgroups: Cgroups, reads: Reads, key: Target, text: str, number: int) -> str:
