@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -15,6 +15,7 @@ from koordlet.core import Core
 from koordlet.corelink import CoreLink
 from koordlet.endpoints import find_runtime
 from koordlet.eventloop import EventLoop
+from koordlet.extensions import as_capabilities, load_strategies
 from koordlet.host.cgroup import Cgroups
 from koordlet.host.detect import probe, prove
 from koordlet.host.machine import Machine, open_machine
@@ -103,6 +104,7 @@ def tick_parts(
         dry_run=keeping is None,
         cpuset_original=_cpuset_original(facts, observer),
     )
+    extra = load_strategies(config.extensions)
     count = len(executor.owned())
     takeover = f"{count} values of an earlier run taken over" if count else ""
     if takeover:
@@ -118,12 +120,12 @@ def tick_parts(
         collector=Collector(machine.cgroups, machine.roots, online_cpus=machine.possible_cpus),
         executor=executor,
         spec=spec,
-        strategies=STRATEGIES,
-        probe=lambda: probe(machine.cgroups, machine.roots, run_dir=str(config.run_dir)),
+        strategies=(*STRATEGIES, *extra.strategies),
+        probe=_prober(config, machine),
         prove=_prover(config, machine),
         takeover=takeover,
         journal_path="" if keeping is None else keeping.path,
-        problems=() if keeping is None else keeping.problems,
+        problems=(*(() if keeping is None else keeping.problems), *extra.problems),
     )
 
 
@@ -133,6 +135,15 @@ def _keeping(config: Config, machine: Machine) -> Keeping:
     effects = Effects(_own_cgroups(config))
     effects.start()
     return Keeping(journal, effects, str(path), problems)
+
+
+def _prober(config: Config, machine: Machine) -> Callable[[], Capabilities]:
+    def found() -> Capabilities:
+        host = probe(machine.cgroups, machine.roots, run_dir=str(config.run_dir))
+        installed = {each.name: each for each in as_capabilities(config.extensions)}
+        return replace(host, others={**host.others, **installed})
+
+    return found
 
 
 def _prover(config: Config, machine: Machine) -> Callable[[Capabilities], Capabilities]:

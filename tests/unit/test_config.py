@@ -67,6 +67,7 @@ tickSeconds: 2
 hotSampleSeconds: 0.5
 holdMaxSeconds: 10
 auditRetentionDays: 3
+ownCgroup: /koord.slice/koordlet.service
 logLevel: debug
 logFormat: json
 extensions: [a, b]
@@ -80,7 +81,7 @@ EVERY_OPTION = """
 --kubelet-cgroup-root /kube --kubelet-state-file /state --metrics-address [::1]:9000
 --container-metrics=false --dry-run --reserved-cpus 0-1,4 --system-reserved-cpu 1500m
 --system-reserved-memory 1Gi --tick-seconds 2 --hot-sample-seconds 0.5 --hold-max-seconds 10
---audit-retention-days 3 --log-level debug --log-format json --extensions a,b
+--audit-retention-days 3 --own-cgroup /koord.slice/koordlet.service --log-level debug --log-format json --extensions a,b
 """
 
 
@@ -92,6 +93,7 @@ def test_every_key_in_the_file_and_on_the_command_line(path: Path) -> None:
     assert config.system_reserved_cpu_milli == 1500
     assert config.system_reserved_memory_bytes == 1 << 30
     assert config.extensions == ("a", "b")
+    assert config.own_cgroup == "koord.slice/koordlet.service"
     assert config == from_file(path, "", *EVERY_OPTION.split())
     same = [name for name in Config.__slots__ if getattr(config, name) == getattr(Config(), name)]
     assert same == [], "each key differs from its default in this test"

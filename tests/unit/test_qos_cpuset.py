@@ -206,8 +206,16 @@ def test_H22_a_declared_LSE_application_keeps_its_cpus() -> None:
 def test_H26_a_refused_claim_takes_no_cpus() -> None:
     """A BestEffort pod that says LSR with a cpuset is BE, and its annotation counts for nothing."""
     liar = pod("liar", Qos.BE, cpuset="0-7", refused="LSR needs Guaranteed")
+    honest = pod("job", Qos.BE)
     exclusive = slo(CpuSuppressPolicy.CPUSET, lsr_exclusive=True)
-    assert len(cpus(decide(bench(pods=(liar,), slo=exclusive).snapshot()))) == 4
+    assert len(cpus(decide(bench(pods=(liar, honest), slo=exclusive).snapshot()))) == 4
+
+
+def test_H26_a_refused_claim_marks_no_tier() -> None:
+    """Without an honest BE pod beside it the tier stays as it is."""
+    liar = pod("liar", Qos.BE, refused="LSR needs Guaranteed")
+    tick = decide(bench(pods=(liar,), slo=slo(CpuSuppressPolicy.CPUSET)).snapshot())
+    assert tick.plan.writes == ()
 
 
 @pytest.mark.parametrize(
