@@ -223,6 +223,9 @@ class Core:
 
 
 def _next(due_s: float, now_s: float, period_s: float) -> float:
-    """The next deadline on the same grid; missed ones are skipped, never caught up."""
+    """The next deadline on the same grid; missed ones are skipped, never caught up.
+
+    In whole microseconds: sums of 0.2 drift, and the sample before a tick would come after it.
+    """
     missed = int((now_s - due_s) / period_s)
-    return due_s + (missed + 1) * period_s
+    return round(due_s + (missed + 1) * period_s, 6)
