@@ -106,6 +106,7 @@ class FrontState:
         """The connection to the core broke; its last word stays, with its age."""
         with self._lock:
             self._sources["core"] = SourceStatus("core", SourceState.STALE, "not connected", 0.0)
+            self._source_at_s.setdefault("core", self._clock.now_s())
 
     def view(self) -> NodeView:
         """Everything at this instant."""
