@@ -18,6 +18,7 @@ from koordlet.pods.locate import LocateCache, locate_pods
 from koordlet.protocol.problem import Problem
 from koordlet.treewatch import TreeWatch, scan
 
+QUIET_VALUES_S = 5.0
 RESCAN_S = 10.0  # a missed event costs at most this
 
 Word = PodsUpdate | PodsStillTrue | AppsUpdate | SloUpdate | KubeletUpdate
@@ -53,6 +54,8 @@ class Observer:
         self._tree_watch = tree_watch
         self._cache = LocateCache()
         self._dirty = True
+        self._quiet: dict[Target, Value | Missing] = {}
+        self._quiet_at_s = float("-inf")
         self._scanned_at_s = float("-inf")
         self.inputs = Inputs()
         self.seen = Seen(
@@ -108,6 +111,7 @@ class Observer:
             return
         self._scanned_at_s = now_s
         self.seen = self._look(now_s)
+        self.values_are_doubtful()
         # What was made in a directory just before it was watched is found by another look.
         self._dirty = self._tree_watch.follow(_followed(self.seen))
 
@@ -148,11 +152,30 @@ class Observer:
         return Workloads(pods, age_s, apps, layout), problems
 
     def values(
-        self, needed: Iterable[Target], owned: Mapping[Target, Owned]
+        self, needed: Iterable[Target], owned: Mapping[Target, Owned], now_s: float
     ) -> Mapping[Target, Value | Missing]:
-        """What the kernel files of these targets say now."""
-        read = self._cgroups.read
-        return {target: read(*target) for target in (*needed, *owned)}
+        """What the kernel files of these targets say: now for BE roots and for what we hold, at
+        most QUIET_VALUES_S ago for the rest (hazard H29).
+        """
+        if now_s - self._quiet_at_s >= QUIET_VALUES_S:
+            self._quiet, self._quiet_at_s = {}, now_s
+        read, quiet = self._cgroups.read, self._quiet
+        roots = {root.path for root in self.seen.be_roots}
+        found = {target: read(*target) for target in owned}
+        for target in needed:
+            if target in found:
+                continue
+            if target[0] in roots:
+                found[target] = read(*target)
+            elif target in quiet:
+                found[target] = quiet[target]
+            else:
+                found[target] = quiet[target] = read(*target)
+        return found
+
+    def values_are_doubtful(self) -> None:
+        """The kernel refused a write: read every value anew before the next decision."""
+        self._quiet_at_s = float("-inf")
 
 
 def _followed(seen: Seen) -> set[CgroupPath]:

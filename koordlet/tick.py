@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from koordlet import ipc
-from koordlet.model.actions import Outcome, Plan, Target
+from koordlet.model.actions import Outcome, Plan, Status, Target
 from koordlet.model.capabilities import Capabilities
 from koordlet.model.pods import Workloads
 from koordlet.model.readings import Missing
@@ -136,6 +136,8 @@ class Tick:
             plan = guard(arbitrate(self._without_released(proposals), snapshot), snapshot)
             owned_before = len(self._parts.executor.owned())
             outcomes = self._parts.executor.apply(plan, started_s)
+            if any(outcome.status is Status.REFUSED for outcome in outcomes):
+                self._parts.observer.values_are_doubtful()
             if not owned_before and self._parts.executor.owned():
                 self.probe_again()  # enforcement is on from here
         ticked = Ticked(
@@ -205,7 +207,7 @@ class Tick:
             cpu=cpu,
             cpu_surge=parts.hot.surge(now_s),
             be_demand=parts.hot.demand(now_s),
-            values=parts.observer.values(needed, owned),
+            values=parts.observer.values(needed, owned, now_s),
             owned=owned,
             capabilities=capabilities,
             slo=slo,
@@ -246,9 +248,11 @@ class Tick:
         return inputs.slo.slo
 
     def _active_pods(self, workloads: Workloads) -> frozenset[str]:
-        """Pods whose containers are worth a sample each second: those with values of ours."""
-        owned = {target for target, _ in self._parts.executor.owned()}
-        return frozenset(pod.uid for pod in workloads.known_pods() if pod.cgroup in owned)
+        """Pods whose containers are worth a sample each second: those with values of ours in a
+        container. What others do shows in the pod's own use, which is read each second anyway.
+        """
+        parents = {target.parent for target, _ in self._parts.executor.owned()}
+        return frozenset(pod.uid for pod in workloads.known_pods() if pod.cgroup in parents)
 
     def _without_released(self, proposals: Proposals) -> Proposals:
         """Proposals less what the operator took out: with no wish left, it is restored."""
