@@ -78,8 +78,10 @@ class FakeNode:
     def add_container(self, pod: NodePod, name: str, *, quota_us: int = 0) -> str:
         """A further container of ``pod``, 0 for no CPU limit; its id."""
         container = self.cri.add_container(pod.record, name, quota_us=quota_us)
-        cgroup = self.root.mk(f"{pod.cgroup}/{container.id}", quota_us=quota_us or None)
-        pod.containers[container.id] = cgroup
+        shares = container.spec.cpu_shares  # what a runtime makes is what its spec says
+        pod.containers[container.id] = self.root.mk(
+            f"{pod.cgroup}/{container.id}", quota_us=quota_us or None, shares=shares
+        )
         return container.id
 
     def _apply_spec(self, container: FakeContainer, spec: pb.LinuxContainerResources) -> None:
