@@ -6,11 +6,13 @@ import re
 import threading
 import urllib.error
 import urllib.request
+from functools import cached_property
 from types import TracebackType
 
 CONTAINER_CPU = "koordlet_container_used_cpu_cores"
 TIMEOUT_S = 5.0
 _CONTAINER_LINE = re.compile(rf"^{CONTAINER_CPU}\{{([^}}]*)\}} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class Page:
@@ -19,13 +21,17 @@ class Page:
     def __init__(self, text: str) -> None:
         self.text = text
 
+    @cached_property
+    def _cores(self) -> dict[tuple[str, str], float]:
+        found = {}
+        for labels, value in _CONTAINER_LINE.findall(self.text):
+            named = dict(_LABEL.findall(labels))
+            found[named["uid"], named["container"]] = float(value)
+        return found
+
     def container_cores(self, pod_uid: str, container: str) -> float | None:
         """Cores that a container uses, or None where the page does not say."""
-        wanted = {f'uid="{pod_uid}"', f'container="{container}"'}
-        for labels, value in _CONTAINER_LINE.findall(self.text):
-            if wanted <= set(labels.split(",")):
-                return float(value)
-        return None
+        return self._cores.get((pod_uid, container))
 
 
 class Scraper:
