@@ -1,0 +1,68 @@
+"""H14: Koordinator's own agent on this node, by its process or its hook socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from koordlet.host import otheragent
+from koordlet.host.otheragent import find_other_agent
+
+RUN_DIR = "/run/our-koordlet"
+
+
+@pytest.fixture(autouse=True)
+def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otheragent, "KOORDINATOR_SOCKETS", ())
+
+
+def _process(proc: Path, pid: int, comm: str, exe: str | None) -> None:
+    directory = proc / str(pid)
+    directory.mkdir(parents=True)
+    (directory / "comm").write_text(f"{comm}\n")
+    if exe is not None:
+        (directory / "exe").symlink_to(exe)
+
+
+def test_H14_a_koordlet_that_is_no_python_program_is_another_agent(tmp_path: Path) -> None:
+    _process(tmp_path, 1, "systemd", "/usr/lib/systemd/systemd")
+    _process(tmp_path, 4321, "koordlet", "/koordlet")
+    (tmp_path / "self").mkdir()
+    problem = find_other_agent(str(tmp_path), RUN_DIR)
+    assert problem is not None
+    assert problem.code == "other-agent"
+    assert "4321" in problem.where
+    assert problem.remedy
+
+
+def test_H14_we_and_our_namesakes_are_not(tmp_path: Path) -> None:
+    _process(tmp_path, 10, "koordlet", "/usr/bin/python3.11")
+    _process(tmp_path, 11, "koordletctl", "/usr/bin/koordletctl")
+    _process(tmp_path, 12, "koordlet", None)  # left while we looked
+    (tmp_path / "13").mkdir()
+    assert find_other_agent(str(tmp_path), RUN_DIR) is None
+
+
+def test_a_proc_that_cannot_be_read_tells_nothing(tmp_path: Path) -> None:
+    assert find_other_agent(str(tmp_path / "none"), RUN_DIR) is None
+
+
+def test_H14_an_answering_hook_socket_is_another_agent_a_left_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "koordlet.sock"
+    monkeypatch.setattr(otheragent, "KOORDINATOR_SOCKETS", (str(path),))
+    assert find_other_agent(str(tmp_path), RUN_DIR) is None
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        problem = find_other_agent(str(tmp_path), RUN_DIR)
+        assert problem is not None
+        assert problem.where == str(path)
+        assert find_other_agent(str(tmp_path), str(tmp_path)) is None  # our own run directory
+    assert path.exists()
+    assert find_other_agent(str(tmp_path), RUN_DIR) is None
+    os.unlink(path)
