@@ -16,6 +16,7 @@ class BoundedServer(ThreadingHTTPServer):
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = 64  # a burst above the backlog would wait for a second, or three
     block_on_close = False
 
     def __init__(

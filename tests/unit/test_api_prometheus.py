@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +72,38 @@ def test_clients_beyond_the_bound_are_closed_and_the_server_lives_on() -> None:
 def test_a_taken_port_is_an_error_at_once(server: MetricsServer) -> None:
     with pytest.raises(OSError, match="in use"):
         MetricsServer(("127.0.0.1", server.port), {}, lambda: "")
+
+
+def test_after_a_crowd_left_there_is_room_again() -> None:
+    one = MetricsServer(("127.0.0.1", 0), {}, lambda: "")
+    one.start()
+    with ExitStack() as stack:
+        stack.callback(one.stop)
+        crowd = [
+            socket.create_connection(("127.0.0.1", one.port))
+            for _ in range(2 * prometheus.MAX_CONNECTIONS)
+        ]
+        for each in crowd:
+            each.close()
+        deadline_s = time.monotonic() + 5
+        while True:
+            try:
+                assert ask(one, "/healthz")[0] == 200
+                break
+            except ConnectionError:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+
+
+def test_IPv6_loopback_is_an_address_too() -> None:
+    if not socket.has_ipv6 or "1" in Path("/proc/sys/net/ipv6/conf/lo/disable_ipv6").read_text():
+        pytest.skip("needs IPv6 on the loopback interface")
+    one = MetricsServer(("::1", 0), {"/metrics": lambda: b"up 1\n"}, lambda: "")
+    one.start()
+    try:
+        connection = http.client.HTTPConnection("::1", one.port, timeout=5)
+        connection.request("GET", "/metrics")
+        assert connection.getresponse().read() == b"up 1\n"
+        connection.close()
+    finally:
+        one.stop()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from koordlet.clock import SystemClock
+from koordlet.protocol.problem import Problem, RefusedError
 from koordlet.supervisor import Child, Signals, Supervisor
 
 ChildRun = Callable[[Signals], int]
@@ -98,3 +99,126 @@ def _is_gone(pid: int) -> bool:
     except OSError:
         return True
     return state in ("Z", "X")
+
+
+# -- signals --------------------------------------------------------------------------------------
+
+
+def test_a_stop_that_comes_before_a_child_listens_is_not_lost(tmp_path: Path) -> None:
+    mark = tmp_path / "core"
+    pid = _fork_supervisor((Child("core", _until_stopped(mark, slow_start_s=0.3), stop_s=5),))
+    _wait(lambda: len(_starts(mark)) == 1)
+    started_s = time.monotonic()
+    os.kill(pid, signal.SIGTERM)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert time.monotonic() - started_s < 3.0
+    assert mark.read_text().endswith("stop\n")
+
+
+def test_SIGHUP_reaches_every_child_and_SIGINT_stops_them(tmp_path: Path) -> None:
+    core, front = tmp_path / "core", tmp_path / "front"
+    pid = _fork_supervisor(
+        (
+            Child("core", _until_stopped(core), stop_s=5),
+            Child("front", _until_stopped(front), stop_s=5),
+        )
+    )
+    _wait(lambda: len(_starts(core)) == 1 and len(_starts(front)) == 1)
+    os.kill(pid, signal.SIGHUP)
+    _wait(lambda: "reload" in core.read_text() and "reload" in front.read_text())
+    os.kill(pid, signal.SIGINT)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert core.read_text().endswith("stop\n")
+
+
+def test_a_child_that_does_not_stop_in_time_is_killed_and_counts_as_failed(
+    tmp_path: Path,
+) -> None:
+    mark = tmp_path / "core"
+
+    def deaf(_signals: Signals) -> int:
+        mark.write_text(f"start {os.getpid()}\n")
+        while True:
+            time.sleep(1)
+
+    pid = _fork_supervisor((Child("core", deaf, stop_s=0.2),))
+    _wait(lambda: len(_starts(mark)) == 1)
+    os.kill(pid, signal.SIGTERM)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+    assert _is_gone(_starts(mark)[0])
+
+
+# -- ends -----------------------------------------------------------------------------------------
+
+
+class _HandClock:
+    def __init__(self) -> None:
+        self.at_s = 100.0
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def wall_s(self) -> float:
+        return self.at_s
+
+
+def test_a_child_that_fails_again_and_again_waits_longer_each_time_up_to_a_bound() -> None:
+    clock = _HandClock()
+    child = Child("core", lambda _signals: 1, stop_s=1)
+    supervisor = Supervisor((child,), clock)
+    waits = []
+    for _ in range(8):
+        child.started_s = clock.at_s
+        supervisor._ended(child, 1)
+        assert child.restart_at_s is not None
+        waits.append(round(child.restart_at_s - clock.at_s, 3))
+        clock.at_s = child.restart_at_s
+    assert waits == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    child.started_s = clock.at_s
+    clock.at_s += 31  # a long life makes it new
+    supervisor._ended(child, -9)
+    assert child.restart_at_s is not None
+    assert round(child.restart_at_s - clock.at_s, 3) == 0.2
+
+
+def test_an_optional_child_is_not_started_again() -> None:
+    child = Child("screen", lambda _signals: 0, stop_s=1, optional=True)
+    Supervisor((child,), _HandClock())._ended(child, 0)
+    assert child.restart_at_s is None
+
+
+def test_whatever_a_child_raises_ends_that_child_alone_and_is_logged(tmp_path: Path) -> None:
+    mark = tmp_path / "front"
+    problem = Problem("no-cgroups", "/proc", "no cgroup is mounted", remedy="mount one")
+
+    def raises(_signals: Signals) -> int:
+        with mark.open("a") as file:
+            file.write(f"start {os.getpid()}\n")
+        if len(_starts(mark)) == 1:
+            raise RefusedError((problem,))
+        raise SystemExit("no way on")
+
+    pid = _fork_supervisor((Child("front", raises, stop_s=1),))
+    _wait(lambda: len(_starts(mark)) >= 2)
+    os.kill(pid, signal.SIGTERM)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+
+
+def test_signals_are_told_once_and_bursts_do_not_fill_the_pipe() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)}
+    signals = Signals((signal.SIGUSR1, signal.SIGUSR2))
+    try:
+        assert signals.take() == set()
+        for _ in range(1_000):
+            signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR2)
+        assert signals.take() == {signal.SIGUSR1, signal.SIGUSR2}
+        assert signals.take() == set()
+    finally:
+        signals.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
