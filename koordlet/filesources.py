@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from koordlet import ipc
 from koordlet.clock import Clock
@@ -33,6 +33,7 @@ class _Newest:
     apps: ipc.AppsUpdate | None = None
     loaded: HostAppsLoaded | None = None
     kubelet: ipc.KubeletUpdate | None = None
+    kubelet_facts: KubeletFacts | None = None
     kubelet_due_s: float = float("-inf")
     version: int = 0
 
@@ -168,7 +169,16 @@ class FileSources:
         if update != newest.kubelet:
             newest.kubelet = update
             self._post(update)
+        same = replace(facts, pid=0)
+        if same != newest.kubelet_facts:  # a restart alone changes nothing for us
+            newest.kubelet_facts = same
             self._kubelet_found(facts)
+            self._tell_kubelet_config(facts)
+
+    def _tell_kubelet_config(self, facts: KubeletFacts) -> None:
+        state = SourceState.STALE if facts.problems else SourceState.OK
+        where = "command line and configuration of the kubelet"
+        self._state.source(SourceStatus("kubelet-config", state, where, None, facts.problems))
 
 
 def _kubelet_update(facts: KubeletFacts, config: Config) -> ipc.KubeletUpdate:

@@ -62,21 +62,27 @@ def load_dir(
     A file that is refused keeps what it said in ``last``; one that is gone declares nothing more.
     A text that did not change since ``last`` is not judged again, so this may be called often.
     """
-    if not directory.is_dir():
-        return HostAppsLoaded()
     last = last or HostAppsLoaded()
     try:
         _check_owner(directory.stat(), directory, owner_uid)
-    except RefusedError as refused:
+        paths = sorted(directory.iterdir())
+    except FileNotFoundError:
+        return HostAppsLoaded()
+    except OSError as error:
+        refused = _refused("hostapps-unreadable", directory, f"cannot be listed: {error.strerror}")
         return HostAppsLoaded(last.records, refused.problems, last.by_file)
+    except RefusedError as refusal:
+        return HostAppsLoaded(last.records, refusal.problems, last.by_file)
     by_file: dict[str, FileContent] = {}
-    for path in sorted(directory.glob("*.yaml")):
+    for path in paths:
+        if path.suffix != ".yaml":
+            continue
         content = _load(path, last.by_file.get(str(path)), owner_uid)
         if content is not None:
             by_file[str(path)] = content
     records, doubles = _unique(by_file)
     told = (problem for content in by_file.values() for problem in content.problems)
-    return HostAppsLoaded(records, (*_ignored(directory), *told, *doubles), by_file)
+    return HostAppsLoaded(records, (*_ignored(paths), *told, *doubles), by_file)
 
 
 def _load(path: Path, last: FileContent | None, owner_uid: int) -> FileContent | None:
@@ -159,7 +165,7 @@ def _kept(path: Path) -> Problem:
     )
 
 
-def _ignored(directory: Path) -> list[Problem]:
+def _ignored(paths: list[Path]) -> list[Problem]:
     """Files that somebody probably meant to be read."""
     return [
         Problem(
@@ -170,7 +176,7 @@ def _ignored(directory: Path) -> list[Problem]:
             remedy=f"rename it to {path.stem}.yaml",
             severity=Severity.WARNING,
         )
-        for path in sorted(directory.iterdir())
+        for path in paths
         if path.suffix in (".yml", ".json") and not path.name.startswith(".")
     ]
 
