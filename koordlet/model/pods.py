@@ -185,8 +185,8 @@ class Workloads:
 
 def be_roots(workloads: Workloads) -> tuple[BeRoot, ...]:
     """The BE roots that may be governed: the kube BestEffort tier if it holds a BE pod that is
-    marked as such (one whose claim was refused marks nothing), and the cgroup of each declared BE application. Sorted by path; nested roots fold into the
-    outer one.
+    marked as such (one whose claim was refused marks nothing), and the cgroup of each declared BE
+    application. Sorted by path; nested roots fold into the outer one.
     """
     roots: list[BeRoot] = []
     layout = workloads.layout
