@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from koordlet import ipc
+from koordlet.auditwriter import AuditWriter
 from koordlet.clock import Clock
 from koordlet.eventloop import EventLoop
 from koordlet.frontstate import FrontState
@@ -28,14 +27,11 @@ from koordlet.pods.merge import merge
 from koordlet.pods.slot import Aged, Slot
 from koordlet.protocol.problem import Problem
 from koordlet.report import SourceState, SourceStatus, TickReport
-from koordlet.resexecutor.audit import AuditEvent, AuditStore
 from koordlet.standing import ModeOrder, ScopeError, Standing
 from koordlet.state import StateStore, load_standing, save_standing
 
 RECONNECT_S = 0.2
 COMMAND_TIMEOUT_S = 10.0
-PRUNE_EVERY_S = 600.0
-STOP_AUDIT_S = 3.0
 CRI, KUBELET = "cri", "kubelet"
 
 
@@ -101,55 +97,6 @@ class Commands:
 
 def _refused(what: str) -> ipc.CommandReply:
     return ipc.CommandReply(0, {}, (Problem("order-refused", "order", what),))
-
-
-class AuditWriter:
-    """A thread that stores audit events; the tick never waits for its disk (hazard H15)."""
-
-    def __init__(self, store: AuditStore, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
-        self._queue: queue.Queue[tuple[AuditEvent, ...] | None] = queue.Queue(maxsize=1024)
-        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
-        self.dropped = 0
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def put(self, events: tuple[AuditEvent, ...]) -> None:
-        """Queue events; when the disk cannot keep up they are counted as dropped."""
-        try:
-            self._queue.put_nowait(events)
-        except queue.Full:
-            self.dropped += len(events)
-
-    def stop(self) -> None:
-        """Store what is queued, then end; a disk that does not answer is given up on."""
-        try:
-            self._queue.put(None, timeout=STOP_AUDIT_S)
-        except queue.Full:
-            return
-        self._thread.join(timeout=STOP_AUDIT_S)
-
-    def _run(self) -> None:
-        log = structlog.get_logger("audit")
-        pruned_at_s = float("-inf")
-        works = True
-        while (events := self._queue.get()) is not None:
-            try:
-                self._store.append(events)
-                if self._clock.now_s() - pruned_at_s > PRUNE_EVERY_S:
-                    pruned_at_s = self._clock.now_s()
-                    self._store.prune(self._clock.wall_s())
-            except sqlite3.Error as error:
-                self.dropped += len(events)
-                if works:
-                    log.warning("audit events are lost", error=str(error))
-                works = False
-            else:
-                if not works:
-                    log.warning("audit events are stored again", lost=self.dropped)
-                works = True
 
 
 class PodLists:
@@ -319,6 +266,8 @@ class Front:
                 self._parts.observe(message)
                 if message.audit:
                     self._parts.audit.put(message.audit)
+                if trouble := self._parts.audit.trouble():
+                    self._parts.state.source(trouble)
                 self._parts.state.source(
                     SourceStatus("core", SourceState.OK, str(self._core_socket), 0.0)
                 )

@@ -11,6 +11,7 @@ import structlog
 from koordlet import ipc
 from koordlet.api.prometheus import MetricsServer
 from koordlet.api.server import ApiServer
+from koordlet.auditwriter import AuditWriter, open_audit
 from koordlet.clock import Clock
 from koordlet.config import Config
 from koordlet.endpoints import NONE, configured_kubelet, find_runtime
@@ -19,7 +20,6 @@ from koordlet.filesources import FileSources
 from koordlet.front import (
     CRI,
     KUBELET,
-    AuditWriter,
     Commands,
     Front,
     FrontParts,
@@ -39,7 +39,6 @@ from koordlet.pods.kubeletfacts import KubeletFacts
 from koordlet.pods.specchange import change_spec
 from koordlet.protocol.problem import Problem
 from koordlet.report import SourceState, SourceStatus
-from koordlet.resexecutor.audit import AuditStore
 from koordlet.sources import ListSource
 from koordlet.state import StateStore
 from koordlet.supervisor import Signals
@@ -62,10 +61,10 @@ class FrontProcess:
         self._outbox = Outbox()
         self._store = StateStore(config.state_dir / "state.db")
         self._commands = Commands(self._store, clock, self._outbox.post)
-        self._audit_store = AuditStore(
-            config.state_dir / "audit.db", keep_days=config.audit_retention_days
+        self._audit_store, problem = open_audit(
+            config.state_dir / "audit.db", config.audit_retention_days
         )
-        self._audit = AuditWriter(self._audit_store, clock)
+        self._audit = AuditWriter(self._audit_store, clock, problem)
         self._sources: dict[str, ListSource] = {}
         self._cri_endpoint = NONE
         self._cri: CriClient | None = None
@@ -190,10 +189,6 @@ class FrontProcess:
         return server
 
     def _pages(self) -> dict[str, Callable[[], bytes]]:
-        scheme = ""
-        if self._cri is not None:
-            kind = next((k for k in RUNTIME_SCHEMES if k in self._cri_endpoint), "")
-            scheme = RUNTIME_SCHEMES.get(kind, "")
         pages: dict[str, Callable[[], bytes]] = {}
         for page, path in (
             (Page.OURS, "/metrics"),
@@ -205,11 +200,18 @@ class FrontProcess:
                 page,
                 node=self._config.node_name,
                 container_metrics=self._config.container_metrics,
-                container_id_prefix=scheme,
+                container_id_prefix=self._scheme,
                 process=lambda page=page: self._metrics.render(page),  # type: ignore[misc]
             )
             pages[path] = shown.render
         return pages
+
+    def _scheme(self) -> str:
+        """What Kubernetes puts before a container's id; "" while there is no runtime."""
+        if self._cri is None:
+            return ""
+        kind = next((kind for kind in RUNTIME_SCHEMES if kind in self._cri_endpoint), "")
+        return RUNTIME_SCHEMES.get(kind, "")
 
     def _why_not_ready(self) -> str:
         core = self._state.view().core

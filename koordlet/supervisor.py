@@ -142,6 +142,9 @@ class Supervisor:
                 self._start(child, signals)
 
     def _stop_all(self) -> int:
+        first = self._children[0]
+        if not first.pid:
+            self._log.error("process does not run, and cannot clean up", process=first.name)
         for child in self._children:
             if child.pid:
                 self._stop(child)

@@ -59,9 +59,10 @@ class _Source:
 
 
 class MetricsPage:
-    """One page. ``node`` is the value of Koordinator's ``node`` label; ``container_id_prefix`` the
-    runtime's scheme that its container ids begin with (``containerd://``); ``process`` gives the
-    lines about koordlet itself. Any thread may call ``render``.
+    """One page. ``node`` is the value of Koordinator's ``node`` label; ``container_id_prefix``
+    gives the runtime's scheme that its container ids begin with (``containerd://``), known once
+    there is a runtime; ``process`` gives the lines about koordlet itself. Any thread may call
+    ``render``.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class MetricsPage:
         *,
         node: str = "",
         container_metrics: bool = True,
-        container_id_prefix: str = "",
+        container_id_prefix: Callable[[], str] = lambda: "",
         process: Callable[[], bytes] = lambda: b"",
     ) -> None:
         self._table = table
@@ -157,7 +158,7 @@ class MetricsPage:
         if isinstance(value, Enum):
             return str(value.value)
         if attribute == "container_id":
-            return f"{self._container_id_prefix}{value}"
+            return f"{self._container_id_prefix()}{value}"
         return "" if value is None else str(value)
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from koordlet import ipc
+from koordlet.auditwriter import AuditWriter
 from koordlet.clock import SystemClock
 from koordlet.config import Config
 from koordlet.corelink import CoreLink
 from koordlet.eventloop import EventLoop
-from koordlet.front import AuditWriter, Commands, Front, FrontParts, Outbox, PodLists
+from koordlet.front import Commands, Front, FrontParts, Outbox, PodLists
 from koordlet.frontstate import FrontState
 from koordlet.metrics.readings import Readings
 from koordlet.model.knobs import Knob

@@ -12,10 +12,11 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from koordlet import auditwriter, ipc
 from koordlet import front as front_module
-from koordlet import ipc
+from koordlet.auditwriter import AuditWriter, open_audit
 from koordlet.clock import SystemClock
-from koordlet.front import AuditWriter, Commands, PodLists
+from koordlet.front import Commands, PodLists
 from koordlet.model.actions import Mode
 from koordlet.model.pods import ContainerRecord, ContainerState, PodRecord
 from koordlet.model.readings import Missing
@@ -194,11 +195,14 @@ def test_a_broken_disk_is_logged_once_and_works_again() -> None:
         "audit events are stored again",
     ]
     assert logs[1]["lost"] == 5
+    trouble = writer.trouble()
+    assert trouble is not None
+    assert "5 events" in trouble.problems[0].what
     assert [event.reason for event in store.events] == ["6"]
 
 
 def test_a_stop_does_not_wait_for_a_dead_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_module, "STOP_AUDIT_S", 0.05)
+    monkeypatch.setattr(auditwriter, "STOP_S", 0.05)
     store = FakeStore()
     writer = _writer(store)
     for number in range(2_000):
@@ -214,9 +218,40 @@ def test_events_are_stored_and_old_ones_leave_at_the_start(tmp_path: Path) -> No
     old = AuditEvent(time.time() - 2 * 86_400, "write", "cpu_suppress")
     store.append((old,))
     writer = _writer(store)
+    assert writer.trouble() is None
     event = AuditEvent(round(time.time(), 3), "write", "cpu_suppress")
     writer.put((event,))
     _wait(lambda: store.query(AuditQuery()) == (event,))
+    writer.stop()
+    store.close()
+
+
+def test_a_damaged_store_is_put_aside_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "audit.db"
+    path.write_bytes(b"no database at all" * 100)
+    store, problem = open_audit(path, 7)
+    assert problem is not None
+    assert problem.code == "audit-broken"
+    assert store.append((_event(1),)) == 1
+    store.close()
+    assert (tmp_path / "audit.db.broken").exists()
+    store, problem = open_audit(path, 7)
+    assert problem is None
+    assert len(store.query(AuditQuery())) == 1
+    store.close()
+
+
+def test_where_no_file_can_be_made_events_are_kept_in_memory(tmp_path: Path) -> None:
+    store, problem = open_audit(tmp_path / "none" / "audit.db", 7)
+    assert problem is not None
+    assert problem.code == "audit-not-stored"
+    writer = AuditWriter(store, SystemClock(), problem)
+    writer.start()
+    writer.put((_event(1),))
+    _wait(lambda: len(store.query(AuditQuery())) == 1)
+    trouble = writer.trouble()
+    assert trouble is not None
+    assert trouble.problems == (problem,)
     writer.stop()
     store.close()
 

@@ -185,7 +185,7 @@ def test_koordinators_psi_in_percent_with_its_labels() -> None:
         )
     )
     page = MetricsPage(
-        table, Page.EXTERNAL, node="n1", container_id_prefix="containerd://"
+        table, Page.EXTERNAL, node="n1", container_id_prefix=lambda: "containerd://"
     ).render()
     some = next(
         each
