@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -39,3 +40,18 @@ def test_constraints_pin_versions_and_name_no_index() -> None:
     pins = [line for line in lines if line and not line.startswith("#")]
     assert pins
     assert all(pin.count("==") == 1 and "/" not in pin and pin[0] != "-" for pin in pins), pins
+
+
+def test_every_requirement_is_pinned() -> None:
+    project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["test"]
+    pinned = {
+        _plain(line.partition("==")[0])
+        for line in (REPO / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    }
+    assert {_plain(re.split("[<>=]", each)[0]) for each in wanted} <= pinned
+
+
+def _plain(name: str) -> str:
+    """A distribution's name in its one normal form."""
+    return re.sub(r"[-_.]+", "-", name).lower()
