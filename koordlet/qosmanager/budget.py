@@ -43,7 +43,7 @@ def be_budget(snapshot: Snapshot, threshold: ResourceUsedThreshold) -> Budget | 
     if isinstance(use, Missing):
         return use
     capacity = snapshot.node.capacity_cores
-    reserved = max(snapshot.node.reserved_cores, 0.0)
+    reserved = max(0.0, snapshot.node.reserved_cores)  # in this order NaN gives 0
     percent = threshold.cpu_suppress_threshold_percent
     spare = (
         capacity * percent / 100
