@@ -1,0 +1,101 @@
+"""When workloads are looked up again, and which settings are read how often."""
+
+from __future__ import annotations
+
+from koordlet import ipc
+from koordlet.host.watch import Change
+from koordlet.model.knobs import Knob
+from koordlet.model.paths import CgroupPath
+from koordlet.model.readings import Missing
+from koordlet.observer import QUIET_VALUES_S, RESCAN_S, Observer
+from koordlet.pods.hostapp import HostAppRecord
+from koordlet.protocol.nodeslo import DEFAULT_NODESLO
+from koordlet.protocol.qos import Qos
+from koordlet.treewatch import TreeWatch
+from tests.support.fakehost import fake_host
+from tests.unit.test_treewatch import FakeWatch
+
+ROOT_APP = CgroupPath("host-best-effort/render")
+INNER = ROOT_APP.child("worker")
+APPS = ipc.AppsUpdate((HostAppRecord("render", qos=Qos.BE),))
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.host = fake_host("v2", cgroups={ROOT_APP: {"worker": {}}})
+        self.watch = FakeWatch(self.host)
+        cgroups = self.host.cgroups()
+        self.observer = Observer(cgroups, TreeWatch(cgroups, self.watch))  # type: ignore[arg-type]
+        self.now_s = 100.0
+        self.observer.hear(APPS, self.now_s)
+        self.look()
+        self.look()  # what appeared while the directories were being watched
+
+    def look(self, *, after_s: float = 1.0) -> int:
+        """Seconds pass, a tick looks; gives the number of reads and listings that it took."""
+        self.now_s += after_s
+        before = self.host.files.reads
+        seen = self.observer.seen
+        self.observer.refresh(self.now_s)
+        return self.host.files.reads - before + (self.observer.seen is not seen)
+
+
+def test_nothing_is_looked_up_while_nobody_spoke_and_nothing_changed() -> None:
+    rig = Rig()
+    for _ in range(5):
+        assert rig.look() == 0
+    assert rig.look(after_s=RESCAN_S) > 0
+
+
+def test_a_word_of_a_source_has_everything_looked_up_an_echo_does_not() -> None:
+    rig = Rig()
+    assert rig.observer.hear(ipc.SloUpdate(DEFAULT_NODESLO, 2), rig.now_s)
+    assert rig.look() > 0
+    assert not rig.observer.hear(ipc.PodsStillTrue(0.0), rig.now_s)
+    assert rig.look() == 0
+
+
+def test_what_is_made_while_a_directory_is_being_watched_is_found_a_tick_later() -> None:
+    rig = Rig()
+    late = INNER.child("late")
+    new = INNER.child("new")
+    rig.host.make(new)
+    rig.watch.tell(Change.CREATED, f"/sys/fs/cgroup/{new}")
+    assert rig.observer.tree_changed()
+    rig.look()  # finds and watches ``new``; no event will tell what is in it already
+    rig.host.make(new.child("late"))
+    rig.look()
+    assert new.child("late") in rig.observer.seen.be_tree
+    assert late not in rig.observer.seen.be_tree
+    rig.look()
+    assert rig.look() == 0
+
+
+def test_pods_without_a_list_are_missing_with_the_reason_and_applications_are_there() -> None:
+    rig = Rig()
+    assert isinstance(rig.observer.seen.workloads.pods, Missing)
+    rig.observer.hear(ipc.PodsUpdate(Missing("containerd is down"), 0.0), rig.now_s)
+    rig.look()
+    pods = rig.observer.seen.workloads.pods
+    assert isinstance(pods, Missing)
+    assert pods.why == "containerd is down"
+    assert [app.cgroup for app in rig.observer.seen.workloads.apps] == [ROOT_APP]
+
+
+def test_H29_roots_and_held_settings_are_read_each_time_quiet_ones_every_five_seconds() -> None:
+    rig = Rig()
+    targets = [(ROOT_APP, Knob.CPU_QUOTA), (INNER, Knob.CPU_QUOTA)]
+
+    def quotas(after_s: float) -> list[object]:
+        rig.now_s += after_s
+        values = rig.observer.values(targets, {}, rig.now_s)
+        return [values[target] for target in targets]
+
+    assert quotas(0) == [None, None]
+    for path in (ROOT_APP, INNER):
+        rig.host.foreign_write(path, "cpu.max", "50000")
+    assert quotas(1) == [50_000, None]
+    assert quotas(QUIET_VALUES_S) == [50_000, 50_000]
+    rig.host.foreign_write(INNER, "cpu.max", "60000")
+    rig.observer.values_are_doubtful()
+    assert quotas(0.1) == [50_000, 60_000]
