@@ -6,6 +6,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
+import structlog
+
 from koordlet import logs
 from koordlet.clock import Clock, SystemClock
 from koordlet.config import Config, load_config
@@ -17,6 +19,7 @@ from koordlet.resexecutor.lock import Busy, Lock, LockError, acquire
 from koordlet.supervisor import Child, Signals, Supervisor
 
 CORE_STOP_S = 20.0
+STOPPED_CLEAN = (0, 4)
 FRONT_STOP_S = 10.0
 SCREEN_STOP_S = 2.0
 
@@ -58,9 +61,25 @@ def _run(config: Config, *, summary: bool) -> int:
     _load_shared_modules()
     machine.files.close()
     try:
-        return Supervisor(tuple(children), clock).run()
+        code = Supervisor(tuple(children), clock).run()
     finally:
         lock.release()
+    return code if code in STOPPED_CLEAN else _undo_for_the_core(config)
+
+
+def _undo_for_the_core(config: Config) -> int:
+    """The core was not there to restore at the stop: it had just crashed, or it hung."""
+    if config.dry_run:
+        return 1
+    from koordlet.journalundo import undo
+    from koordlet.resexecutor.rollback import RollbackOptions
+
+    report = undo(config, RollbackOptions(), cgroup_root=config.cgroup_root).report
+    log = structlog.get_logger("daemon")
+    log.warning("restored from the journal in place of the core", files=len(report.restored))
+    for problem in report.problems:
+        log.error("not restored", why=str(problem))
+    return 4 if report.problems else 0
 
 
 def _prepare(config: Config, *, summary: bool) -> None:

@@ -13,24 +13,31 @@ from pathlib import Path
 from typing import Any
 
 from koordlet.model.actions import Mode
-from koordlet.standing import ModeOrder, Standing
+from koordlet.protocol.problem import Problem
+from koordlet.standing import ALL, ModeOrder, Standing
 
 VERSION = 1
 _STANDING = "standing"
 
 
 class StateStore:
-    """``state.db``: one JSON document per key; a document of another version is ignored."""
+    """``state.db``: one JSON document per key; a document of another version is ignored.
+
+    A file that is no database any more is moved aside to ``state.db.damaged``; ``lost`` then says
+    so. Raises sqlite3.Error where no database can be had at all.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute(
-            "CREATE TABLE IF NOT EXISTS state"
-            " (key TEXT PRIMARY KEY, version INTEGER NOT NULL, document TEXT NOT NULL)"
-        )
+        self.lost: Problem | None = None
+        try:
+            self._db = _opened(path)
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            self.lost = _moved_aside(path, error)
+            self._db = _opened(path)
 
     def put(self, key: str, document: Any) -> None:
         """Store ``document`` durably before returning; raises sqlite3.Error when it cannot."""
@@ -53,6 +60,34 @@ class StateStore:
             self._db.close()
 
 
+def _opened(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    try:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute(
+            "CREATE TABLE IF NOT EXISTS state"
+            " (key TEXT PRIMARY KEY, version INTEGER NOT NULL, document TEXT NOT NULL)"
+        )
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
+
+
+def _moved_aside(path: Path, error: sqlite3.DatabaseError) -> Problem:
+    kept = path.with_name(path.name + ".damaged")
+    path.replace(kept)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return Problem(
+        code="state-damaged",
+        where=str(path),
+        what=f"it is no database ({error}); kept as {kept}. The operator's orders in it are lost,"
+        " so nothing is enforced",
+        remedy="koordletctl resume, then give the orders again",
+    )
+
+
 def save_standing(store: StateStore, standing: Standing) -> None:
     """Persist the operator's orders."""
     modes = [asdict(order) | {"mode": order.mode.value} for order in standing.modes]
@@ -60,7 +95,13 @@ def save_standing(store: StateStore, standing: Standing) -> None:
 
 
 def load_standing(store: StateStore) -> Standing:
-    """The persisted orders, or none."""
+    """The persisted orders, or none. Where they were lost an order to stand back may have been
+    among them, so everything is released until somebody resumes.
+    """
+    if store.lost is not None:
+        standing = Standing().with_release(ALL)
+        save_standing(store, standing)
+        return standing
     document = store.get(_STANDING)
     if document is None:
         return Standing()

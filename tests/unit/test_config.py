@@ -81,7 +81,8 @@ EVERY_OPTION = """
 --kubelet-cgroup-root /kube --kubelet-state-file /state --metrics-address [::1]:9000
 --container-metrics=false --dry-run --reserved-cpus 0-1,4 --system-reserved-cpu 1500m
 --system-reserved-memory 1Gi --tick-seconds 2 --hot-sample-seconds 0.5 --hold-max-seconds 10
---audit-retention-days 3 --own-cgroup /koord.slice/koordlet.service --log-level debug --log-format json --extensions a,b
+--audit-retention-days 3 --own-cgroup /koord.slice/koordlet.service
+--log-level debug --log-format json --extensions a,b
 """
 
 

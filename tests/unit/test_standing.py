@@ -84,3 +84,19 @@ def test_orders_survive_a_restart(tmp_path: Path) -> None:
     again = StateStore(tmp_path / "state" / "state.db")
     assert load_standing(again) == standing
     again.close()
+
+
+def test_a_damaged_store_is_kept_aside_and_nothing_is_enforced_until_resumed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "state.db"
+    path.write_bytes(b"no database at all, and longer than a header" * 100)
+    store = StateStore(path)
+    assert store.lost is not None and "koordletctl resume" in store.lost.remedy
+    assert (tmp_path / "state.db.damaged").exists()
+    assert load_standing(store).mode_of("be_priority", NOW_S) is Mode.OBSERVE
+    store.close()
+    again = StateStore(path)
+    assert again.lost is None
+    assert load_standing(again).released == ("all",)
+    again.close()
