@@ -33,7 +33,7 @@ from tests.support.load import Burner
 QUIET_CORES, BUSY_CORES = 0.1, 1.0
 APART_S, BUSY_S, FINAL_S = 8.0, 2.5, 1.0
 POLL_S = 0.002
-ROOM_US, ROOM_WITHIN_S = 60_000, 20.0
+ROOM_US, ROOM_WITHIN_S = 60_000, 60.0
 NARROWED, SETTLED = 0.9, 0.1
 LIMIT_QUOTA_US = 50_000  # of the LS pod that runs into its own limit
 EARLY_CAUSES = ("surge", "psi")
@@ -133,8 +133,7 @@ def _await_room(bench: Bench, quota: Path) -> None:
     deadline_s = time.monotonic() + ROOM_WITHIN_S
     while _read(quota) < ROOM_US:
         if time.monotonic() > deadline_s:
-            bench.require(condition=False, why_not="the machine was too busy to leave BE work room")
-            return
+            raise CannotMeasureError("the machine was too busy to leave BE work room to narrow")
         time.sleep(bench.rng.uniform(0.1, 0.2))
 
 

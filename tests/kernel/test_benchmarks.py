@@ -47,9 +47,9 @@ def test_overhead_gives_every_figure() -> None:
 
 def test_reaction_sees_the_quota_fall() -> None:
     figures = _figures("reaction", "--steps", "2", "--warmup", "8", "--limited", "5")
-    assert figures["steps"] == 2
     if "too busy" in figures["invalid_why"]:
         pytest.skip("other work on the machine left BE work no room to narrow")
+    assert figures["steps"] == 2
     assert figures["never_narrowed"] == 0
     assert figures["quota_final_us"] < figures["quota_before_us"]
     assert 0 < figures["reaction_ms_p50"] <= figures["reaction_ms_p99"]
