@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from koordlet.metrics.readings import Scope
 from koordlet.model.actions import Outcome, Owned, Plan, Status, Target
 from koordlet.model.capabilities import Capabilities
+from koordlet.model.knobs import Value
 from koordlet.model.pods import Workloads
 from koordlet.model.readings import Missing
 from koordlet.protocol.problem import Problem
@@ -22,6 +23,9 @@ from koordlet.tickparts import TickParts
 
 STATUS_EVERY_S = 5.0
 _SETTLED = frozenset({Status.APPLIED, Status.UNCHANGED, Status.RESTORED, Status.GONE})
+
+
+Shape = tuple[tuple[Target, str, Value], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,8 @@ class _Told:
     """What the front has been told; a part is sent again only when it is another one."""
 
     workloads: Workloads | None = None
-    plan: Plan | None = None
+    plan: Shape | None = None
+    plan_at_s: float = float("-inf")
     owned: Mapping[Target, Owned] | None = None
     capabilities: Capabilities | None = None
     status: CoreStatus | None = None
@@ -81,14 +86,14 @@ class Reporter:
             stats=self._stats(ticked),
             readings=parts.collector.readings(ticked.tick, Scope.WHOLE if whole else Scope.DELTA),
             status=self._due_status(ticked),
-            plan=None if ticked.plan == told.plan else ticked.plan,
+            plan=self._due_plan(ticked),
             workloads=None if workloads is told.workloads else workloads,
             owned=None if owned is told.owned else tuple(owned.values()),
             capabilities=None if ticked.capabilities is told.capabilities else ticked.capabilities,
             outcomes=self._outcomes(ticked),
             audit=(*ticked.audit, *parts.executor.take_events()),
         )
-        told.plan, told.workloads, told.owned = ticked.plan, workloads, owned
+        told.workloads, told.owned = workloads, owned
         told.capabilities = ticked.capabilities
         return report
 
@@ -104,6 +109,17 @@ class Reporter:
             else:
                 unsettled.add(outcome.key)
         return tuple(told)
+
+    def _due_plan(self, ticked: Ticked) -> Plan | None:
+        """The plan where it wants something else than the one told last; where only the numbers
+        behind its values moved, every STATUS_EVERY_S: a plan can have hundreds of values.
+        """
+        told = self._told
+        shape = _shape(ticked.plan)
+        if shape == told.plan and ticked.started_s - told.plan_at_s < STATUS_EVERY_S:
+            return None
+        told.plan, told.plan_at_s = shape, ticked.started_s
+        return ticked.plan
 
     def _stats(self, ticked: Ticked) -> TickStats:
         files, before = self._parts.files, self._counts
@@ -179,6 +195,16 @@ class Reporter:
             )
             for report in ticked.proposals.reports
         )
+
+
+def _shape(plan: Plan) -> Shape:
+    """What a plan wants, without reasons and numbers."""
+    return (
+        *((write.key, write.owner, write.value) for write in plan.writes),
+        *((restore.key, restore.owner, "restore") for restore in plan.restores),
+        *((hold.key, hold.owner, "hold") for hold in plan.holds),
+        *((struck.action.key, struck.action.owner, "struck") for struck in plan.struck),
+    )
 
 
 def _floor_bound(proposals: Proposals | None) -> bool:

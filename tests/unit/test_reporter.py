@@ -128,3 +128,13 @@ def test_a_host_that_cannot_be_read_yet_decides_nothing_and_reports_what_it_has(
         pipe.host.files.fail("/proc/meminfo", 5, times=0)
         pipe.run(12)
         assert pipe.quota_us(TIER) is not None
+
+
+def test_a_plan_whose_numbers_alone_moved_is_told_every_five_seconds(pipe: Pipeline) -> None:
+    """The use of the node moves a little in each tick, the quota stays in its dead band."""
+    pipe.run(2)
+    told = 0
+    for tick in range(10):
+        pipe.load = {"kubepods/burstable/podweb": 1.0 + 0.001 * (tick % 2)}
+        told += _run(pipe).plan is not None
+    assert 1 <= told <= 3
