@@ -18,6 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,6 +222,7 @@ def _limited(bench: Bench, node: FakeNode, koordlet: Koordlet) -> float:
         if tick["tick"] > first_tick and tick["cause"] in EARLY_CAUSES
     ]
     minutes = (time.monotonic() - started_s) / 60
+    bench.figures["early_causes"] = Counter(tick["cause"] for tick in early)
     stat = dict(line.split() for line in node.root.read(pod.cgroup, "cpu.stat").splitlines())
     bench.require(int(stat["nr_throttled"]) > 0, "the LS pod never ran into its limit")
     return round(len(early) / minutes, 2)
