@@ -182,12 +182,10 @@ class FileSources:
 
 
 def _kubelet_update(facts: KubeletFacts, config: Config) -> ipc.KubeletUpdate:
-    reserved = facts.reserved
     return ipc.KubeletUpdate(
         cgroup_root=config.kubelet_cgroup_root or facts.cgroup_root,
         cgroup_driver=facts.cgroup_driver,
         cpu_manager=facts.cpu_manager,
         reserved_cpus=facts.reserved_cpus,
-        reserved_milli=reserved.cpu_milli or 0,
-        reserved_memory_bytes=reserved.memory_bytes or 0,
+        reserved_milli=facts.reserved.cpu_milli or 0,
     )

@@ -71,7 +71,6 @@ class KubeletUpdate:
     cpu_manager: CpuManagerPolicy
     reserved_cpus: frozenset[int]
     reserved_milli: int
-    reserved_memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

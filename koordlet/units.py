@@ -29,11 +29,6 @@ def cores_to_quota_us(cores: float, period_us: int) -> int:
     return max(QUOTA_MIN_US, round(cores * period_us))
 
 
-def quota_to_cores(quota_us: int | None, period_us: int) -> float | None:
-    """Cores that a cfs quota allows; None is unlimited and stays None (case CQ-11)."""
-    return None if quota_us is None else quota_us / period_us
-
-
 def milli_to_cores(milli: float) -> float:
     """Milli-cores as cores."""
     return milli / MILLI

@@ -19,7 +19,6 @@ from koordlet.model.knobs import Knob, Value
 class Relation(Enum):
     """The relative whose value can make the kernel refuse a write (hazard H4)."""
 
-    NONE = "none"
     WITHIN_PARENT = "within the parent, around every child"  # v1 quota, v1 cpuset
     BURST = "burst not above quota"
     IDLE = "shares and weight are locked while cpu.idle is 1"
@@ -28,7 +27,6 @@ class Relation(Enum):
 
 
 _ERRNOS: Mapping[Relation, frozenset[int]] = {
-    Relation.NONE: frozenset(),
     Relation.WITHIN_PARENT: frozenset({errno.EINVAL, errno.EBUSY, errno.EACCES, errno.ENOSPC}),
     Relation.BURST: frozenset({errno.EINVAL}),
     Relation.IDLE: frozenset({errno.EINVAL}),
@@ -65,11 +63,6 @@ class KnobSpec:
     slow: bool = False
     read_only: bool = False
     in_pages: bool = False  # the kernel rounds down to whole pages
-
-    @property
-    def relation(self) -> Relation:
-        """The first, most likely relation."""
-        return self.relations[0] if self.relations else Relation.NONE
 
     @property
     def relation_errnos(self) -> frozenset[int]:

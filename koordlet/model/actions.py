@@ -61,13 +61,6 @@ class Decision:
     terms: Terms = ()  # node-wide numbers, shown by status and explain
 
 
-class Ownership(Enum):
-    """How present the journaled value is."""
-
-    IN_FORCE = "in-force"
-    RESTORING = "restoring"
-
-
 @dataclass(frozen=True, slots=True)
 class Owned:
     """One journaled value that we hold: what was there before, what we wrote, and since when."""

@@ -121,12 +121,7 @@ class Judge:
             yielded = self.fights.yielded(job.key, now_s)
             status = Status.FOREIGN if yielded else Status.PENDING
             return job.outcome(status, job.before, why=waits)
-        refused = self.refusals.now(job.key, job.wanted, now_s)
-        if refused is not None:
-            job.errno, job.why = refused
-            return job.outcome(Status.REFUSED, job.before)
-        floor = memory_floor(self.cgroups, job.key, job.before, job.wanted)
-        return job.outcome(Status.PENDING, job.before, why=floor) if floor else None
+        return self._refused_now(job, now_s)
 
     def restore(self, restore: Restore, now_s: float) -> Outcome | Job:
         """Compare and restore: only a value of ours is ever replaced."""
@@ -149,10 +144,10 @@ class Judge:
             if under_way.restoring:
                 return job.outcome(Status.PENDING, text, why=under_way.why)
             job.before = under_way.wanted  # soon; the restore follows on its heels
-            return self._restore_later(job, now_s) or job
+            return self._refused_now(job, now_s) or job
         if text == job.wanted and not self._spec_may_differ(held):
             return job.outcome(Status.RESTORED, text)
-        return self._left_alone(held, job) or self._restore_later(job, now_s) or job
+        return self._left_alone(held, job) or self._refused_now(job, now_s) or job
 
     def _spec_may_differ(self, held: Held) -> bool:
         """A file can be put back by hand while the runtime's spec still holds our value (H8)."""
@@ -169,7 +164,8 @@ class Judge:
             return job.outcome(Status.FOREIGN, text, why=why)
         return None
 
-    def _restore_later(self, job: Job, now_s: float) -> Outcome | None:
+    def _refused_now(self, job: Job, now_s: float) -> Outcome | None:
+        """What the kernel refused a short while ago, or would answer by killing (hazard H3)."""
         refused = self.refusals.now(job.key, job.wanted, now_s)
         if refused is not None:
             job.errno, job.why = refused

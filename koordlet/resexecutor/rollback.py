@@ -184,7 +184,7 @@ def _with_journal(
     cpuset_original: CpusetOriginal | None,
 ) -> RollbackReport:
     try:
-        journal, problems = _open(path, host, clock, dry_run=options.dry_run)
+        journal, problems = _open(path, host, dry_run=options.dry_run)
     except JournalError as error:
         return RollbackReport(DoneBy.NOBODY, problems=(troubles.journal(str(error)),))
     runtime = _Runtime()
@@ -208,9 +208,7 @@ def _with_journal(
     return RollbackReport(done_by, outcomes, problems, note)
 
 
-def _open(
-    path: Path, host: RollbackHost, clock: Clock, *, dry_run: bool
-) -> tuple[Journal, tuple[Problem, ...]]:
+def _open(path: Path, host: RollbackHost, *, dry_run: bool) -> tuple[Journal, tuple[Problem, ...]]:
     if dry_run:
         return Journal.read_only(path, boot_id=host.boot_id), ()
     opened = Journal.open(path, boot_id=host.boot_id, managed_root=host.managed_root)

@@ -269,7 +269,7 @@ class Pipeline:
         """A kubelet is found; ``state`` is its CPU manager's state file."""
         if state:
             self.host.files.put(STATE_FILE, state)
-        self.hear(ipc.KubeletUpdate("", CgroupDriver.CGROUPFS, policy, frozenset(), 0, 0))
+        self.hear(ipc.KubeletUpdate("", CgroupDriver.CGROUPFS, policy, frozenset(), 0))
 
     def order(self, standing: Standing) -> None:
         """The operator's orders from now on."""

@@ -184,10 +184,10 @@ def test_H04_refusals_by_a_relative_are_told_from_lack_of_support() -> None:
     v1 = specs(1)
     assert {errno.EINVAL, errno.EBUSY, errno.EACCES} <= v1[Knob.CPUSET_CPUS].relation_errnos
     assert errno.EINVAL in v1[Knob.CPU_QUOTA].relation_errnos
-    assert v1[Knob.CPU_QUOTA].relation is Relation.WITHIN_PARENT
+    assert v1[Knob.CPU_QUOTA].relations[0] is Relation.WITHIN_PARENT
     assert errno.EINVAL in specs(2)[Knob.CPU_BURST].relation_errnos
-    assert v1[Knob.CPU_SHARES].relation is Relation.IDLE
-    assert v1[Knob.PIDS_MAX].relation is Relation.NONE
+    assert v1[Knob.CPU_SHARES].relations[0] is Relation.IDLE
+    assert not v1[Knob.PIDS_MAX].relations
     assert not v1[Knob.PIDS_MAX].relation_errnos
 
 

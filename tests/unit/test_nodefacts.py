@@ -24,7 +24,7 @@ def _kubelet(
     policy: CpuManagerPolicy = CpuManagerPolicy.NONE, reserved: str = "", milli: int = 0
 ) -> KubeletUpdate:
     cpus = parse_cpuset(reserved)
-    return KubeletUpdate("", CgroupDriver.CGROUPFS, policy, cpus, milli, 0)
+    return KubeletUpdate("", CgroupDriver.CGROUPFS, policy, cpus, milli)
 
 
 class Rig:
