@@ -250,12 +250,17 @@ def accept(listener: socket.socket) -> Channel | None:
         sock, _ = listener.accept()
     except BlockingIOError:
         return None
-    peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    _, uid, _ = _PEER.unpack(peer)
-    if uid != os.geteuid():
+    if peer_uid(sock) != os.geteuid():
         sock.close()
         return None
     return Channel(sock)
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """Who the kernel says is at the other end of a unix socket."""
+    peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    _, uid, _ = _PEER.unpack(peer)
+    return int(uid)
 
 
 def connect(path: Path) -> Channel:

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -27,7 +26,6 @@ REQUEST_TIMEOUT_S = 10.0
 MAX_CONNECTIONS = 16
 DISCARD_LIMIT_BYTES = 1 << 20
 BACKLOG = 32
-_PEER = struct.Struct("3i")
 
 
 class SocketTakenError(OSError):
@@ -107,13 +105,7 @@ class _UnixServer(BoundedServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Root or our own uid; the socket's mode says the same, this holds if it was changed."""
-        return _peer_uid(request) in (0, os.geteuid())
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    _, uid, _ = _PEER.unpack(peer)
-    return int(uid)
+        return ipc.peer_uid(request) in (0, os.geteuid())
 
 
 def _handler(backend: Backend) -> type[BaseHTTPRequestHandler]:
@@ -125,7 +117,7 @@ def _handler(backend: Backend) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             body = self._body()
             if body is not None:
-                uid = _peer_uid(self.connection)
+                uid = ipc.peer_uid(self.connection)
                 self._send(answer(Request(self.command, self.path, body, uid), backend))
 
         do_POST = do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_GET

@@ -320,7 +320,7 @@ def test_H19_a_dead_servers_socket_is_replaced_by_rename(tmp_path: Path) -> None
 
 
 def test_another_uid_is_not_served(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_peer_uid", lambda connection: os.geteuid() + 4_711)
+    monkeypatch.setattr(ipc, "peer_uid", lambda connection: os.geteuid() + 4_711)
     with pytest.raises(UnreachableError) as caught:
         served.client.get("status")
     assert caught.value.problem.code == "daemon-hung-up"
