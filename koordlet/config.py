@@ -26,6 +26,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from koordlet.host.mounts import Roots
 from koordlet.protocol.cpuset import parse_cpuset
 from koordlet.protocol.document import MAX_DOCUMENT_BYTES, nearest, parse_document
 from koordlet.protocol.problem import Problem, RefusedError
@@ -171,6 +172,11 @@ class Config:
     )
     log_format: Annotated[Literal["console", "json"], "form of a log line"] = "console"
     extensions: Annotated[Names, "entry points of installed packages to load"] = ()
+
+    @property
+    def roots(self) -> Roots:
+        """Where the host is seen from here."""
+        return Roots(self.cgroup_root, self.sysfs_root, self.proc_root)
 
 
 _SPECIAL_KEYS = {

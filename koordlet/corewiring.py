@@ -19,7 +19,6 @@ from koordlet.extensions import as_capabilities, load_strategies
 from koordlet.host.cgroup import Cgroups
 from koordlet.host.detect import probe, prove
 from koordlet.host.machine import Machine, open_machine
-from koordlet.host.mounts import Roots
 from koordlet.host.watch import Watch, WatchUnavailable
 from koordlet.metrics.collector import Collector
 from koordlet.metrics.hot import HotSampler
@@ -54,7 +53,7 @@ class Keeping:
 
 def run_core(config: Config, clock: Clock, signals: Signals) -> int:
     """The core process, from fork to exit."""
-    machine = open_machine(_roots(config), keeps_fds=True)
+    machine = open_machine(config.roots, keeps_fds=True)
     loop = EventLoop()
     observer = observer_of(machine)
     hot = HotSampler(machine.cgroups, online_cpus=machine.possible_cpus)
@@ -179,7 +178,7 @@ def _journal(config: Config, path: Path, machine: Machine) -> tuple[Journal, tup
 
 def _own_cgroups(config: Config) -> Cgroups:
     """Another thread's own descriptors."""
-    return open_machine(_roots(config), keeps_fds=False).cgroups
+    return open_machine(config.roots, keeps_fds=False).cgroups
 
 
 def _cpuset_original(
@@ -199,7 +198,3 @@ def _cpuset_original(
         return None
 
     return original
-
-
-def _roots(config: Config) -> Roots:
-    return Roots(config.cgroup_root, config.sysfs_root, config.proc_root)

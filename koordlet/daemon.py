@@ -12,7 +12,6 @@ from koordlet import logs
 from koordlet.clock import Clock, SystemClock
 from koordlet.config import Config, load_config
 from koordlet.host.machine import Machine, open_machine
-from koordlet.host.mounts import Roots
 from koordlet.host.otheragent import find_other_agent
 from koordlet.protocol.problem import Problem, RefusedError
 from koordlet.resexecutor.lock import Busy, Lock, LockError, acquire
@@ -42,9 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(config: Config, *, summary: bool) -> int:
     _prepare(config, summary=summary)
-    roots = roots_of(config)
-    machine = open_machine(roots, keeps_fds=False)
-    other = find_other_agent(roots.proc, str(config.run_dir))
+    machine = open_machine(config.roots, keeps_fds=False)
+    other = find_other_agent(config.proc_root, str(config.run_dir))
     if other is not None:
         raise RefusedError((other,))
     lock = _lock(machine)
@@ -127,11 +125,6 @@ def _load_shared_modules() -> None:
     """Import before the fork what both children need: its pages are then shared."""
     import koordlet.frontstate
     import koordlet.metrics.readings  # noqa: F401
-
-
-def roots_of(config: Config) -> Roots:
-    """The roots that ``config`` names."""
-    return Roots(config.cgroup_root, config.sysfs_root, config.proc_root)
 
 
 def _run_core(config: Config, clock: Clock, signals: Signals) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import signal
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -28,7 +29,6 @@ from koordlet.front import (
 )
 from koordlet.frontstate import FrontState
 from koordlet.host.machine import Machine, open_machine
-from koordlet.host.mounts import Roots
 from koordlet.metrics.catalog import Page
 from koordlet.metrics.export import MetricsPage
 from koordlet.metrics.process import ProcessMetrics
@@ -53,9 +53,7 @@ class FrontProcess:
         self._config = config
         self._clock = clock
         self._log = structlog.get_logger("front")
-        self._machine: Machine = open_machine(
-            Roots(config.cgroup_root, config.sysfs_root, config.proc_root), keeps_fds=False
-        )
+        self._machine: Machine = open_machine(config.roots, keeps_fds=False)
         self._state = FrontState(config, self._machine.cgroups, clock)
         self._metrics = ProcessMetrics(self._state.view)
         self._outbox = Outbox()
@@ -204,7 +202,7 @@ class FrontProcess:
                 node=self._config.node_name,
                 container_metrics=self._config.container_metrics,
                 container_id_prefix=self._scheme,
-                process=lambda page=page: self._metrics.render(page),  # type: ignore[misc]
+                process=partial(self._metrics.render, page),
             )
             pages[path] = shown.render
         return pages

@@ -14,7 +14,6 @@ from koordlet.config import Config
 from koordlet.endpoints import find_runtime
 from koordlet.host.cpumanager import read_cpu_manager_state
 from koordlet.host.machine import Machine, open_machine
-from koordlet.host.mounts import Roots
 from koordlet.model.actions import Target
 from koordlet.model.knobs import Knob, Value
 from koordlet.model.readings import Missing
@@ -76,8 +75,7 @@ def _machine(config: Config, cgroup_root: str | None) -> Machine | Missing:
 
     Missing where that root is gone, and with it everything that was changed.
     """
-    roots = Roots("/", config.sysfs_root, config.proc_root)
-    whole = open_machine(roots, keeps_fds=False)
+    whole = open_machine(replace(config.roots, cgroup="/"), keeps_fds=False)
     if cgroup_root is not None:
         return _below(whole, cgroup_root)
     journaled = managed_root_of(config.run_dir, whole.boot_id)

@@ -13,7 +13,6 @@ from koordlet.filesources import FileSources
 from koordlet.front import PodLists
 from koordlet.frontstate import FrontState
 from koordlet.host.machine import Machine, open_machine
-from koordlet.host.mounts import Roots
 from koordlet.metrics.hot import HotSampler
 from koordlet.observer import Observer, Word
 from koordlet.pods.cri import CriClient
@@ -40,8 +39,7 @@ class _Look:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._clock = SystemClock()
-        roots = Roots(config.cgroup_root, config.sysfs_root, config.proc_root)
-        self._machine: Machine = open_machine(roots, keeps_fds=False)
+        self._machine: Machine = open_machine(config.roots, keeps_fds=False)
         self._observer: Observer = observer_of(self._machine)
         self._hot = HotSampler(self._machine.cgroups, online_cpus=self._machine.possible_cpus)
         parts = tick_parts(config, self._clock, self._machine, self._observer, self._hot, None)
