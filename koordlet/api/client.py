@@ -14,6 +14,8 @@ from urllib.parse import urlencode
 from koordlet.protocol.problem import Problem, Severity
 
 ANSWER_LIMIT_BYTES = 64 << 20
+NOT_ALLOWED = "daemon-not-allowed"
+"""A daemon may well be there: what can be done without one is then not done."""
 
 
 class UnreachableError(Exception):
@@ -133,7 +135,7 @@ def _why_unreachable(socket_path: Path, error: Exception) -> Problem:
         )
     if number in (errno.EACCES, errno.EPERM):
         return Problem(
-            "daemon-not-allowed",
+            NOT_ALLOWED,
             where,
             f"uid {os.geteuid()} may not connect",
             limit="root, or the uid that koordlet runs as",

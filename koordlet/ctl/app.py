@@ -17,6 +17,7 @@ from koordlet.ctl import asking, undoing
 from koordlet.ctl.options import Common, before_command, with_common
 from koordlet.ctl.output import ExitCode, Output, bad_input, emit
 from koordlet.ctl.times import TimeError, parse_duration, parse_time
+from koordlet.host.otheragent import OTHER_AGENT
 
 PROGRAM = "koordletctl"
 COMPLETE_VAR = "_KOORDLETCTL_COMPLETE"
@@ -62,7 +63,7 @@ def doctor(common: Common) -> ExitCode:
     emit(said, common.form, draw_doctor)
     data = said["data"]
     lacking = data["missing_needed"] or "missing" in data["capabilities"]
-    lacking = lacking or any(one["code"] == "other-agent" for one in said["problems"])
+    lacking = lacking or any(one["code"] == OTHER_AGENT for one in said["problems"])
     return ExitCode.NOT_AS_WANTED if lacking else ExitCode.OK
 
 

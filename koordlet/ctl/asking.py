@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from koordlet.api.client import Client, UnreachableError
+from koordlet.api.client import NOT_ALLOWED, Client, UnreachableError
 from koordlet.api.views.common import envelope
 from koordlet.api.views.doctor import doctor_data
 from koordlet.api.views.plan import plan_data
@@ -25,8 +25,6 @@ from koordlet.report import NodeView
 
 if TYPE_CHECKING:
     from koordlet.config import Config
-
-_NOT_ALLOWED = "daemon-not-allowed"
 
 
 def doctor(common: Common) -> dict[str, Any]:
@@ -108,7 +106,7 @@ def _ask_or_look(
     try:
         return common.client().get(endpoint)
     except UnreachableError as error:
-        if error.problem.code == _NOT_ALLOWED:
+        if error.problem.code == NOT_ALLOWED:
             raise
         why = replace(error.problem, severity=Severity.INFO)
     config = common.load_config()

@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from koordlet.api.client import UnreachableError
+from koordlet.api.client import NOT_ALLOWED, UnreachableError
 from koordlet.api.views.common import envelope
 from koordlet.api.views.undo import undo_data
 from koordlet.ctl.options import Common
 from koordlet.ctl.output import ExitCode
 from koordlet.protocol.problem import Problem
+from koordlet.resexecutor.lock import WRITER_BUSY
 
 if TYPE_CHECKING:
     from koordlet.config import Config
-
-_NOT_ALLOWED = "daemon-not-allowed"
-WRITER_BUSY = "writer-busy"
 
 
 def rollback(common: Common, *, dry_run: bool, if_no_daemon: bool) -> dict[str, Any]:
@@ -27,7 +25,7 @@ def rollback(common: Common, *, dry_run: bool, if_no_daemon: bool) -> dict[str, 
             return _left_to_daemon(client.get("status"))
         return client.post("release", {"dry_run": dry_run})
     except UnreachableError as error:
-        if error.problem.code == _NOT_ALLOWED:
+        if error.problem.code == NOT_ALLOWED:
             raise
     return from_journal(common, dry_run=dry_run, if_no_daemon=if_no_daemon)
 

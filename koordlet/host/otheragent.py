@@ -7,6 +7,9 @@ from pathlib import Path
 
 from koordlet.protocol.problem import Problem
 
+OTHER_AGENT = "other-agent"
+"""Code of the problem."""
+
 KOORDINATOR_SOCKETS = ("/run/koordlet/koordlet.sock", "/var/run/koordlet/koordlet.sock")
 _PROCESS_NAME = "koordlet"
 _CONNECT_S = 0.5
@@ -25,7 +28,7 @@ def find_other_agent(proc_root: str, own_run_dir: str) -> Problem | None:
 
 def _problem(where: str, what: str) -> Problem:
     return Problem(
-        "other-agent",
+        OTHER_AGENT,
         where,
         what,
         limit="one agent may write a node's cgroups",

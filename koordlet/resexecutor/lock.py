@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOCK_DIR = Path("/run/koordlet-locks")
+WRITER_BUSY = "writer-busy"
+"""Code of the problem that another process holds the lock."""
+
 _POLL_S = 0.05
 
 

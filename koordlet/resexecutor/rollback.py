@@ -21,7 +21,7 @@ from koordlet.resexecutor import troubles
 from koordlet.resexecutor.executor import Executor
 from koordlet.resexecutor.journal import Journal, JournalError, journal_path
 from koordlet.resexecutor.judge import CpusetOriginal
-from koordlet.resexecutor.lock import LOCK_DIR, Busy, LockError, acquire_within
+from koordlet.resexecutor.lock import LOCK_DIR, WRITER_BUSY, Busy, LockError, acquire_within
 
 WRITER_WAIT_S = 10.0
 """How long a writer that was killed may still be stuck in the kernel (hazard H11)."""
@@ -167,7 +167,7 @@ def _busy(lock: Busy, options: RollbackOptions) -> RollbackReport:
 
 def _lock_problem(what: str) -> Problem:
     return Problem(
-        "writer-busy",
+        WRITER_BUSY,
         "writer's lock",
         what,
         limit="one writer for each managed cgroup root",
