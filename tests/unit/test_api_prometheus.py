@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from koordlet.api import prometheus
 from koordlet.api.prometheus import CONTENT_TYPE, MetricsServer
+from tests.support.waiting import until
 
 REASONS = [""]
 
@@ -85,14 +85,14 @@ def test_after_a_crowd_left_there_is_room_again() -> None:
         ]
         for each in crowd:
             each.close()
-        deadline_s = time.monotonic() + 5
-        while True:
-            try:
-                assert ask(one, "/healthz")[0] == 200
-                break
-            except ConnectionError:
-                assert time.monotonic() < deadline_s
-                time.sleep(0.01)
+        until(lambda: _answers(one), within_s=5)
+
+
+def _answers(one: MetricsServer) -> bool:
+    try:
+        return ask(one, "/healthz")[0] == 200
+    except ConnectionError:
+        return False
 
 
 def test_IPv6_loopback_is_an_address_too() -> None:

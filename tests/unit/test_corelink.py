@@ -31,6 +31,7 @@ from koordlet.standing import Standing
 from koordlet.state import StateStore
 from tests.support.fakehost import fake_host
 from tests.support.pipeline import Pipeline
+from tests.support.waiting import until
 
 WITHIN_S = 5.0
 MIB = 1 << 20
@@ -325,8 +326,5 @@ def test_what_no_source_knows_is_told_with_the_reason(core: CoreEnd, front: Fron
     assert "does not answer" in update.records.why
 
 
-def _wait(until: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while not until():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+def _wait(done: Callable[[], object]) -> None:
+    until(done, WITHIN_S)

@@ -26,6 +26,7 @@ from koordlet.resexecutor.audit import AuditEvent, AuditQuery, AuditStore
 from koordlet.standing import Standing
 from koordlet.state import StateStore, load_standing
 from tests.support.execrig import HandClock
+from tests.support.waiting import until
 
 WITHIN_S = 5.0
 
@@ -384,8 +385,5 @@ def test_before_the_first_list_there_is_nothing_to_send_again() -> None:
     assert rig.lists.resend() is None
 
 
-def _wait(until: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while not until():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
+def _wait(done: Callable[[], object]) -> None:
+    until(done, WITHIN_S)

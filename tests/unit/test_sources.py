@@ -14,6 +14,7 @@ from koordlet.pods.source import SourceError
 from koordlet.protocol.problem import Problem
 from koordlet.report import SourceState, SourceStatus
 from koordlet.sources import LISTS_PER_S, RELIST_S, ListSource, RelistPace
+from tests.support.waiting import until
 
 WITHIN_S = 5.0
 DOWN = Problem("cri", "containerd.sock", "connection refused")
@@ -158,8 +159,5 @@ def test_a_stopped_source_asks_no_more(asked: Asked) -> None:
     assert asked.calls == 1
 
 
-def _wait(until: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while not until():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
+def _wait(done: Callable[[], object]) -> None:
+    until(done, WITHIN_S)

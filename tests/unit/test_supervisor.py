@@ -12,6 +12,7 @@ from pathlib import Path
 from koordlet.clock import SystemClock
 from koordlet.protocol.problem import Problem, RefusedError
 from koordlet.supervisor import Child, Signals, Supervisor
+from tests.support.waiting import until
 
 ChildRun = Callable[[Signals], int]
 
@@ -39,10 +40,7 @@ def _until_stopped(mark: Path, code: int = 0, slow_start_s: float = 0.0) -> Chil
 
 
 def _wait(condition: Callable[[], bool], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "condition did not become true in time"
-        time.sleep(0.01)
+    until(condition, within_s)
 
 
 def _starts(mark: Path) -> list[int]:

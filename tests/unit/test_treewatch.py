@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -202,12 +202,9 @@ def test_a_new_directory_is_noticed_at_once(root: CgroupRoot, *, with_inotify: b
 
 def _noticed_within(tree: TreeWatch, seconds: float) -> bool:
     deadline_s = time.monotonic() + seconds
-    wait: Callable[[], object] = lambda: time.sleep(0.005)  # noqa: E731
-    if tree.fd is not None:
-        fd = tree.fd
-        wait = lambda: select.select([fd], [], [], seconds)  # noqa: E731
+    woken_by = [] if tree.fd is None else [tree.fd]
     while not tree.drain():
         if time.monotonic() > deadline_s:
             return False
-        wait()
+        select.select(woken_by, [], [], seconds if woken_by else 0.005)
     return True
