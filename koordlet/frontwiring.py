@@ -10,6 +10,7 @@ from functools import partial
 import structlog
 
 from koordlet import ipc
+from koordlet.api.ownmetrics import ProcessMetrics
 from koordlet.api.prometheus import MetricsServer
 from koordlet.api.server import ApiServer
 from koordlet.auditwriter import AuditWriter, open_audit
@@ -31,7 +32,6 @@ from koordlet.frontstate import FrontState
 from koordlet.host.machine import Machine, open_machine
 from koordlet.metrics.catalog import Page
 from koordlet.metrics.export import MetricsPage
-from koordlet.metrics.process import ProcessMetrics
 from koordlet.model.readings import Missing
 from koordlet.pods.cri import CriClient
 from koordlet.pods.kubelet import KubeletClient, endpoint_of

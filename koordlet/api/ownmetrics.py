@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -22,9 +21,7 @@ from koordlet.model.knobs import Knob
 from koordlet.model.readings import Missing
 from koordlet.protocol.nodeslo import CpuSuppressPolicy
 from koordlet.qosmanager.names import CPU_SUPPRESS
-
-if TYPE_CHECKING:
-    from koordlet.report import CoreStatus, NodeView, TickReport
+from koordlet.report import CoreStatus, NodeView, TickReport
 
 TICK_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0)
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from koordlet.api.ownmetrics import OWN_FAMILIES, ProcessMetrics
 from koordlet.metrics.catalog import Page
-from koordlet.metrics.process import OWN_FAMILIES, ProcessMetrics
 from koordlet.metrics.readings import Readings
 from koordlet.model.actions import Outcome, Status
 from koordlet.model.knobs import Knob
