@@ -29,7 +29,7 @@ CREATE INDEX IF NOT EXISTS events_pod ON events (pod, at_wall_s) WHERE pod != ''
 class AuditEvent:
     """One thing that happened to one file. Texts are as the kernel shows them.
 
-    ``kind``: write, restore, reset, rebased, adopted, gone, yielded, or one of the caller's own.
+    ``kind``: write, restore, reset, rebased, adopted, gone, order, or else the Status value.
     ``target`` and ``knob`` are names below the managed root, ``path`` the kernel file, ``pod``
     the pod's uid where there is one. ``outcome`` is a Status value.
     """

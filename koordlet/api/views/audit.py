@@ -13,8 +13,8 @@ class AuditEventData(TypedDict):
     """One thing that happened to one file; ``before`` and ``after`` are file texts.
 
     ``kind`` is write, restore, reset (put back after somebody else's change), rebased (somebody's
-    new wish became the original), adopted, gone, yielded or command. ``pod`` is the pod's UID, ""
-    where none is concerned.
+    new wish became the original), adopted, gone, order (an operator's), or else the outcome:
+    refused, unsupported, pending, foreign. ``pod`` is the pod's UID, "" where none is concerned.
     """
 
     at: str
