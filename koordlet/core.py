@@ -31,7 +31,6 @@ from koordlet.supervisor import Signals
 from koordlet.tick import Tick, order_text
 
 EARLY_APART_S = 0.2
-SURGE_SHARE = 0.05  # of capacity: a smaller jump waits for the next regular tick
 STOP_SPEC_S = 5.0  # how long a clean stop waits for the runtime's answers
 FLUSH_S = 2.0  # how long it waits for the front to take the last reports
 LATE_SHARE = 0.5  # of the time between two: a tick that starts so much later is an overrun
@@ -129,13 +128,11 @@ class Core:
 
     def _look_for_surge(self, now_s: float) -> None:
         """A jump of what batch work must make room for calls a tick; one that the last decision
-        already knew of does not.
+        already knew of, or that batch work is not in the way of, does not.
         """
         surge = self._hot.surge(now_s)
-        decided = self._tick.decided_nonbe_cores
-        if isinstance(surge, Missing) or decided is None:
-            return
-        if surge.nonbe_cores - decided > SURGE_SHARE * self._tick.capacity_cores:
+        line = self._tick.surge_line
+        if line is not None and not isinstance(surge, Missing) and line.is_crossed(surge):
             self._want(TickCause.SURGE)
 
     def _want(self, cause: TickCause) -> None:

@@ -19,7 +19,8 @@ from koordlet.protocol.problem import Problem
 from koordlet.treewatch import TreeWatch, scan
 
 QUIET_VALUES_S = 5.0
-RESCAN_S = 10.0  # a missed event costs at most this
+RESCAN_S = 30.0  # a missed event costs at most this
+BLIND_RESCAN_S = 10.0  # where some directories are not watched
 
 Word = PodsUpdate | PodsStillTrue | AppsUpdate | SloUpdate | KubeletUpdate
 """What a source may say."""
@@ -107,7 +108,8 @@ class Observer:
 
     def refresh(self, now_s: float) -> None:
         """Look everything up where a source spoke, a directory changed, or it is time to."""
-        if not self._dirty and now_s - self._scanned_at_s < RESCAN_S:
+        rescan_s = BLIND_RESCAN_S if self.is_blind else RESCAN_S
+        if not self._dirty and now_s - self._scanned_at_s < rescan_s:
             return
         self._scanned_at_s = now_s
         self.seen = self._look(now_s)

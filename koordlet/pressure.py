@@ -14,10 +14,13 @@ from koordlet.model.paths import CgroupPath
 from koordlet.model.pods import Workloads
 from koordlet.model.readings import Missing
 from koordlet.protocol.qos import KubeQos
+from koordlet.treewatch import scan
 from koordlet.units import NS_PER_US
 
 MAX_TRIGGERS = 32  # each is a kernel timer; tiers come first, so nothing is left unwatched
 EXPLAINED_BY_THROTTLING = 0.5  # a stall that is mostly the pod's own limit is not interference
+
+WALK_EVERY = 8  # events; a limit of a newer container explains nothing until the next walk
 
 
 @dataclass(slots=True)
@@ -25,6 +28,8 @@ class _Armed:
     trigger: Trigger
     stall_us: int
     throttled_ns: int
+    below: tuple[CgroupPath, ...]
+    events: int = 0
 
 
 class PressureWatch:
@@ -54,8 +59,8 @@ class PressureWatch:
         if isinstance(opened, Missing):
             self._refused.add(path)
             return
-        stall_us, throttled_ns = self._explain(path)
-        self._armed[path] = _Armed(opened, stall_us, throttled_ns)
+        below = self._walk(path)
+        self._armed[path] = _Armed(opened, self._stall_us(path), self._throttled_ns(below), below)
         self._loop.watch(opened.fd, select.POLLPRI, lambda events: self._on_event(path, events))
 
     def _disarm(self, path: CgroupPath) -> None:
@@ -68,25 +73,31 @@ class PressureWatch:
             self._disarm(path)
             return
         armed = self._armed[path]
-        stall_us, throttled_ns = self._explain(path)
+        stall_us, throttled_ns = self._stall_us(path), self._throttled_ns(armed.below)
         stalled_ns = (stall_us - armed.stall_us) * NS_PER_US
         throttled = throttled_ns - armed.throttled_ns
         armed.stall_us, armed.throttled_ns = stall_us, throttled_ns
         if stalled_ns > 0 and throttled < EXPLAINED_BY_THROTTLING * stalled_ns:
             self._fired(path)
+        armed.events += 1
+        if armed.events % WALK_EVERY == 0:
+            armed.below = self._walk(path)
+            armed.throttled_ns = self._throttled_ns(armed.below)
 
-    def _explain(self, path: CgroupPath) -> tuple[int, int]:
-        """Total stall in us and throttled ns so far, of the cgroup and of those below it."""
+    def _stall_us(self, path: CgroupPath) -> int:
         psi = self._cgroups.psi(path, PsiResource.CPU)
-        stall_us = psi.some.total_us if not isinstance(psi, Missing) and psi.some else 0
-        return stall_us, self._throttled_ns(path)
+        return psi.some.total_us if not isinstance(psi, Missing) and psi.some else 0
 
-    def _throttled_ns(self, path: CgroupPath) -> int:
-        stat = self._cgroups.cpu_stat(path)
-        own = 0 if isinstance(stat, Missing) else stat.throttled_ns or 0
-        children = self._cgroups.children(path)
-        below = () if isinstance(children, Missing) else children
-        return own + sum(self._throttled_ns(child) for child in below)
+    def _throttled_ns(self, below: tuple[CgroupPath, ...]) -> int:
+        stats = [self._cgroups.cpu_stat(path) for path in below]
+        return sum(stat.throttled_ns or 0 for stat in stats if not isinstance(stat, Missing))
+
+    def _walk(self, path: CgroupPath) -> tuple[CgroupPath, ...]:
+        """``path`` and all below it, as far as they are there."""
+        return (
+            path,
+            *(cg for children in scan(self._cgroups, (path,)).values() for cg in children),
+        )
 
     def close(self) -> None:
         for path in list(self._armed):

@@ -65,7 +65,7 @@ class StrategyStatus:
 
 @dataclass(frozen=True, slots=True)
 class CoreStatus:
-    """The core's standing facts; sent when they change and at least every 5 s."""
+    """The core's standing facts; sent when they change and at least every 2 s."""
 
     pid: int
     started_wall_s: float

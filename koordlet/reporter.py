@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from koordlet.metrics.readings import Scope
 from koordlet.model.actions import Outcome, Owned, Plan, Status, Target
@@ -21,7 +21,8 @@ from koordlet.resexecutor.audit import AuditEvent
 from koordlet.standing import Standing
 from koordlet.tickparts import TickParts
 
-STATUS_EVERY_S = 5.0
+NUMBERS_EVERY_S = 2.0
+"""A plan or a status of which only the numbers moved is told this often: they can be long."""
 _SETTLED = frozenset({Status.APPLIED, Status.UNCHANGED, Status.RESTORED, Status.GONE})
 
 
@@ -112,11 +113,11 @@ class Reporter:
 
     def _due_plan(self, ticked: Ticked) -> Plan | None:
         """The plan where it wants something else than the one told last; where only the numbers
-        behind its values moved, every STATUS_EVERY_S: a plan can have hundreds of values.
+        behind its values moved, every NUMBERS_EVERY_S: a plan can have hundreds of values.
         """
         told = self._told
         shape = _shape(ticked.plan)
-        if shape == told.plan and ticked.started_s - told.plan_at_s < STATUS_EVERY_S:
+        if shape == told.plan and ticked.started_s - told.plan_at_s < NUMBERS_EVERY_S:
             return None
         told.plan, told.plan_at_s = shape, ticked.started_s
         return ticked.plan
@@ -138,11 +139,13 @@ class Reporter:
         )
 
     def _due_status(self, ticked: Ticked) -> CoreStatus | None:
+        """The status where it says something new; else every NUMBERS_EVERY_S, for its numbers."""
         told = self._told
         status = self._status(ticked)
-        if status == told.status and ticked.started_s - told.status_at_s < STATUS_EVERY_S:
+        shape = None if status is None else _without_numbers(status)
+        if shape == told.status and ticked.started_s - told.status_at_s < NUMBERS_EVERY_S:
             return None
-        told.status, told.status_at_s = status, ticked.started_s
+        told.status, told.status_at_s = shape, ticked.started_s
         return status
 
     def _status(self, ticked: Ticked) -> CoreStatus | None:
@@ -195,6 +198,14 @@ class Reporter:
             )
             for report in ticked.proposals.reports
         )
+
+
+def _without_numbers(status: CoreStatus) -> CoreStatus:
+    """What does not move from tick to tick while nothing happens."""
+    quiet = tuple(
+        replace(strategy, terms=(), hold_age_s=0.0, would=()) for strategy in status.strategies
+    )
+    return replace(status, strategies=quiet)
 
 
 def _shape(plan: Plan) -> Shape:

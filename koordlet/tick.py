@@ -12,7 +12,7 @@ from koordlet.model.readings import Missing
 from koordlet.model.topology import NodeFacts
 from koordlet.protocol.nodeslo import NodeSlo
 from koordlet.qosmanager.arbiter import arbitrate
-from koordlet.qosmanager.budget import present_use
+from koordlet.qosmanager.budget import SurgeLine, surge_line
 from koordlet.qosmanager.guard import guard
 from koordlet.qosmanager.registry import Memory, Proposals, decide_all, needs_all
 from koordlet.qosmanager.strategy import NeedsContext
@@ -59,16 +59,15 @@ class _Now:
 class Tick:
     """The pipeline. ``run`` makes one tick and gives back what the front is to be told.
 
-    ``decided_nonbe_cores`` is what the last decision made room for; None where there was no batch
-    work to decide about, or no use was known. ``capacity_cores`` is the size of the node.
+    ``surge_line`` is what the last decision rested on; None where there was no batch work to
+    decide about, or no use was known.
     """
 
     def __init__(self, parts: TickParts) -> None:
         self._parts = parts
         self._now = _Now()
         self._reporter = Reporter(parts)
-        self.decided_nonbe_cores: float | None = None
-        self.capacity_cores = 0.0
+        self.surge_line: SurgeLine | None = None
 
     # -- what the core asks -----------------------------------------------------------------------
 
@@ -172,7 +171,6 @@ class Tick:
         parts.collector.collect(now_s, seen.workloads, cpu, active)
         if isinstance(facts, Missing) or now.capabilities is None:
             return None
-        self.capacity_cores = facts.capacity_cores
         return self._snapshot(now_s, facts, now.capabilities, cpu, review)
 
     def _probe(self) -> Capabilities:
@@ -222,10 +220,7 @@ class Tick:
             snapshot, self._now.memory, parts.config.hold_max_seconds, parts.strategies
         )
         self._now.memory = proposals.memory
-        self.decided_nonbe_cores = None
-        if snapshot.be_roots and any(report.enabled for report in proposals.reports):
-            use = present_use(snapshot)
-            self.decided_nonbe_cores = None if isinstance(use, Missing) else use.nonbe_cores
+        self.surge_line = surge_line(snapshot)
         return proposals
 
     def _slo(self, cpu: CpuUse | Missing) -> NodeSlo | Missing:

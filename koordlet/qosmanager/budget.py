@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from koordlet.model.actions import Terms
+from koordlet.model.actions import Mode, Terms
 from koordlet.model.pods import BeRoot
 from koordlet.model.readings import Missing
 from koordlet.protocol.nodeslo import ResourceUsedThreshold
+from koordlet.qosmanager.names import CPU_SUPPRESS
 from koordlet.snapshot import CpuUse, Snapshot
 
 SURGE_RATIO = 0.05
@@ -69,6 +70,38 @@ def be_budget(snapshot: Snapshot, threshold: ResourceUsedThreshold) -> Budget | 
     if observed > 0:
         terms += (("observed_be_units_cores", observed), ("governed_budget_cores", governed))
     return Budget(cores, governed, capacity, terms)
+
+
+@dataclass(frozen=True, slots=True)
+class SurgeLine:
+    """What the last decision rested on: tells whether a jump of use would change it for the
+    worse, and so whether it cannot wait for the next regular tick (hazard H28).
+    """
+
+    capacity_cores: float
+    nonbe_cores: float
+    budget_cores: float
+    floor_cores: float
+
+    def is_crossed(self, surge: CpuUse) -> bool:
+        """True where non-BE use rose, and BE work uses more than what that leaves it."""
+        rise = surge.nonbe_cores - self.nonbe_cores
+        left = max(self.budget_cores - rise, self.floor_cores)
+        used = sum(surge.be_roots_cores.values())
+        return rise > SURGE_RATIO * self.capacity_cores and left < min(self.budget_cores, used)
+
+
+def surge_line(snapshot: Snapshot) -> SurgeLine | None:
+    """The line of this decision; None where no budget is kept, or none could be worked out."""
+    slo = snapshot.slo
+    mode = snapshot.modes.get(CPU_SUPPRESS, Mode.ENFORCE)
+    if isinstance(slo, Missing) or not slo.threshold.enable or mode is not Mode.ENFORCE:
+        return None
+    budget, use = be_budget(snapshot, slo.threshold), present_use(snapshot)
+    if not snapshot.be_roots or isinstance(budget, Missing) or isinstance(use, Missing):
+        return None
+    floor = budget.capacity_cores * (slo.threshold.cpu_suppress_min_percent or 0) / 100
+    return SurgeLine(budget.capacity_cores, use.nonbe_cores, budget.cores, floor)
 
 
 def safe_budget(snapshot: Snapshot) -> Budget | Missing:

@@ -20,6 +20,7 @@ from koordlet.model.paths import CgroupPath
 from koordlet.model.pods import Workloads
 from koordlet.model.readings import Missing
 from koordlet.observer import Seen
+from koordlet.qosmanager.budget import SurgeLine
 from koordlet.report import TickCause
 from koordlet.snapshot import CpuUse
 from koordlet.standing import ModeOrder, Standing
@@ -82,14 +83,16 @@ class Report:
     outcomes: tuple[Outcome, ...] = ()
 
 
+LINE = SurgeLine(capacity_cores=8.0, nonbe_cores=1.0, budget_cores=4.2, floor_cores=0.4)
+
+
 @dataclass
 class FakeTick:
     """``ran``: (seconds since the start, cause, overrun, whole) of each tick."""
 
     loop: FakeLoop
     duration_s: float = 0.0
-    decided_nonbe_cores: float | None = 1.0
-    capacity_cores: float = 8.0
+    surge_line: SurgeLine | None = LINE
     standing: Standing = field(default_factory=Standing)
     pending: bool = False
     nothing_owned: bool = True
@@ -134,6 +137,7 @@ class FakeHot:
     loop: FakeLoop
     sampled: list[float] = field(default_factory=list)
     nonbe_cores: float | None = None
+    be_cores: float = 4.2
 
     def sample(self, now_s: float) -> None:
         self.sampled.append(round(now_s - START_S, 6))
@@ -141,7 +145,8 @@ class FakeHot:
     def surge(self, _now_s: float) -> CpuUse | Missing:
         if self.nonbe_cores is None:
             return Missing("no samples yet")
-        return CpuUse(0.2, self.nonbe_cores, self.nonbe_cores, 0.0, 0.0)
+        be = {CgroupPath("kubepods/besteffort"): self.be_cores}
+        return CpuUse(0.2, self.nonbe_cores, self.nonbe_cores, 0.0, 0.0, be)
 
 
 @dataclass
@@ -316,8 +321,26 @@ def test_no_surge_where_the_last_decision_knew_it_or_there_is_no_BE_work(
     decided: float | None, now: float
 ) -> None:
     rig = Rig()
-    rig.tick.decided_nonbe_cores = decided
+    rig.tick.surge_line = None if decided is None else SurgeLine(8.0, decided, 4.2, 0.4)
     rig.hot.nonbe_cores = now
+    rig.run(1.9)
+    assert rig.ticks() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "line, be_cores",
+    [
+        (SurgeLine(8.0, 1.0, 4.2, 0.4), 1.0),  # what is left is still more than BE work uses
+        (SurgeLine(8.0, 1.0, 0.4, 0.4), 4.0),  # BE work is at its floor already
+    ],
+)
+def test_H28_no_surge_where_a_decision_now_would_narrow_nothing(
+    line: SurgeLine, be_cores: float
+) -> None:
+    rig = Rig()
+    rig.tick.surge_line = line
+    rig.hot.be_cores = be_cores
+    rig.loop.at(1.35, lambda: setattr(rig.hot, "nonbe_cores", 3.0))
     rig.run(1.9)
     assert rig.ticks() == [0.0, 1.0]
 
