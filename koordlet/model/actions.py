@@ -16,6 +16,11 @@ Target = tuple[CgroupPath, Knob]
 """One kernel file, by meaning."""
 
 
+def target_order(target: Target) -> tuple[str, str]:
+    """Sort key of targets: parents before children, then by knob."""
+    return (target[0], target[1].value)
+
+
 @dataclass(frozen=True, slots=True)
 class SetValue:
     """Keep ``knob`` of ``target`` at ``value``; restored when its owner no longer asks for it."""

@@ -5,7 +5,6 @@ Nothing is guessed: a directory is used because it is there and its name says wh
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -14,7 +13,6 @@ from koordlet.model.paths import ROOT, CgroupPath
 from koordlet.model.pods import Container, ContainerState, KubeLayout, Pod, PodRecord
 from koordlet.model.readings import Missing
 from koordlet.protocol import names
-from koordlet.protocol.cpuset import CpuSetError, parse_cpuset
 from koordlet.protocol.policy import decide_qos, parse_priority_label, parse_qos_label
 from koordlet.protocol.problem import Problem, Severity
 from koordlet.protocol.qos import (
@@ -24,6 +22,7 @@ from koordlet.protocol.qos import (
     priority_class_from_qos,
     priority_class_of,
 )
+from koordlet.protocol.resourcestatus import resource_status_cpus
 
 _RUNTIME_PREFIXES = ("cri-containerd-", "docker-", "crio-", "pouch-")
 _STRAY_PARENTS = (ROOT, CgroupPath("system.slice/containerd.service"))
@@ -300,12 +299,4 @@ def _priority_band(record: PodRecord) -> tuple[PriorityClass | None, ValueSource
 
 def has_allocated_cpus(record: PodRecord) -> bool:
     """True where the scheduler's resource-status annotation names CPUs; an odd one names none."""
-    text = record.annotations.get(names.ANNOTATION_RESOURCE_STATUS)
-    if not text:
-        return False
-    try:
-        document = json.loads(text)
-        cpus = document.get("cpuset") if isinstance(document, dict) else None
-        return isinstance(cpus, str) and bool(parse_cpuset(cpus))
-    except (ValueError, CpuSetError, RecursionError):
-        return False
+    return bool(resource_status_cpus(record.annotations))

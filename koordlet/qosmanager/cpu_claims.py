@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from koordlet.model.actions import Target
@@ -12,9 +11,8 @@ from koordlet.model.paths import CgroupPath
 from koordlet.model.pods import Workloads
 from koordlet.model.readings import Missing
 from koordlet.model.topology import CpuManagerPolicy
-from koordlet.protocol.cpuset import CpuSetError, parse_cpuset
-from koordlet.protocol.names import ANNOTATION_RESOURCE_STATUS
 from koordlet.protocol.qos import Qos
+from koordlet.protocol.resourcestatus import resource_status_cpus
 from koordlet.qosmanager.strategy import NeedsContext
 from koordlet.snapshot import Snapshot
 
@@ -53,16 +51,6 @@ def cpu_claims(snapshot: Snapshot, *, lsr_exclusive: bool) -> CpuClaims:
         elif cpus:
             lsr.append(cpus)
     return CpuClaims(tuple(lsr), excluded)
-
-
-def resource_status_cpus(annotations: Mapping[str, str]) -> frozenset[int]:
-    """``cpuset`` of resource-status; nothing where it is absent or cannot be read (H26)."""
-    try:
-        document = json.loads(annotations.get(ANNOTATION_RESOURCE_STATUS, "{}"))
-        text = document.get("cpuset", "") if isinstance(document, dict) else ""
-        return parse_cpuset(text) if isinstance(text, str) else frozenset()
-    except (json.JSONDecodeError, RecursionError, CpuSetError):
-        return frozenset()
 
 
 def _holders(

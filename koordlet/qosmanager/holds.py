@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from koordlet.model.actions import Decision, Hold, Owned, Target
+from koordlet.model.actions import Decision, Hold, Owned, target_order
 from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
 from koordlet.snapshot import Snapshot
@@ -55,11 +55,7 @@ def _key(hold: Hold) -> str:
 def _rows(name: str, snapshot: Snapshot) -> list[Owned]:
     """What the strategy owns by its own wish, in a stable order."""
     rows = [r for r in snapshot.owned.values() if r.owner == name and not r.side_effect]
-    return sorted(rows, key=lambda row: _order(row.key))
-
-
-def _order(target: Target) -> tuple[str, str]:
-    return (target[0], target[1].value)
+    return sorted(rows, key=lambda row: target_order(row.key))
 
 
 def _seen(target: CgroupPath, snapshot: Snapshot) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from koordlet.model.actions import Decision, Hold, Mode, SetValue, Target
+from koordlet.model.actions import Decision, Hold, Mode, SetValue, Target, target_order
 from koordlet.model.readings import Missing
 from koordlet.protocol.problem import Problem, Severity
 from koordlet.qosmanager.be_priority import BePriority
@@ -162,7 +162,7 @@ def _expire(
     old = {hold.key for hold in holds if hold.age_s > hold_max_s and hold.key in snapshot.owned}
     if not old:
         return (), holds, ()
-    rows = tuple(snapshot.owned[key] for key in sorted(old, key=lambda key: (key[0], key[1].value)))
+    rows = tuple(snapshot.owned[key] for key in sorted(old, key=target_order))
     found, failed = _supervised(strategy.name, lambda: strategy.safe(snapshot, rows))
     safe = found or ()
     replaced = {action.key for action in safe}

@@ -18,7 +18,7 @@ from koordlet.protocol.cpuset import parse_cpuset
 from koordlet.protocol.names import ANNOTATION_RESOURCE_STATUS
 from koordlet.protocol.nodeslo import CpuSuppressPolicy
 from koordlet.protocol.qos import Qos
-from koordlet.qosmanager.cpu_claims import resource_status_cpus
+from koordlet.protocol.resourcestatus import resource_status_cpus
 from tests.support.snapshots import TIER, Bench, Tick, app, decide, node, pod, reset, slo, use
 
 CPUSET = slo(CpuSuppressPolicy.CPUSET)

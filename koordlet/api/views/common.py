@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict
 
-from koordlet.model.actions import Target, Terms
+from koordlet.model.actions import Terms
 from koordlet.model.knobs import Knob, Value
 from koordlet.model.readings import Missing
 from koordlet.protocol.cpuset import format_cpuset
@@ -142,8 +142,3 @@ def unit_of(knob: Knob) -> Unit:
 def value_data(value: Value) -> int | str | None:
     """A knob's value: unlimited is null, a cpuset its list form (``0-2,5``)."""
     return format_cpuset(value) if isinstance(value, frozenset) else value
-
-
-def target_order(target: Target) -> tuple[str, str]:
-    """Sort key of targets: parents before children, then by knob."""
-    return (target[0], target[1].value)

@@ -11,7 +11,6 @@ from koordlet.api.views.common import (
     Unit,
     Unknown,
     number,
-    target_order,
     terms_data,
     unit_of,
     unknown,
@@ -29,6 +28,7 @@ from koordlet.model.actions import (
     Struck,
     Target,
     Terms,
+    target_order,
 )
 from koordlet.model.knobs import Channel
 from koordlet.report import CoreStatus, NodeView, StrategyStatus
