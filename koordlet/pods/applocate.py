@@ -18,7 +18,6 @@ from koordlet.pods.hostapp import (
     merge_apps,
     overlapping,
 )
-from koordlet.protocol.nodeslo import HostApplicationSpec
 from koordlet.protocol.problem import Problem
 from koordlet.protocol.qos import PriorityClass, Qos, priority_class_from_qos
 
@@ -31,14 +30,13 @@ def locate_apps(
     cgroups: Cgroups,
     layout: KubeLayout | Missing,
     records: Iterable[HostAppRecord],
-    nodeslo_apps: Iterable[HostApplicationSpec] = (),
 ) -> tuple[tuple[HostApp, ...], tuple[Problem, ...]]:
     """Every declared application with its cgroup, sorted by name, and what is wrong with some.
 
     Two applications whose cgroups are the same or nested are both Missing. A cgroup that a
     systemd unit owns gets the unit backend however it was declared (hazard H6).
     """
-    merged, problems = merge_apps(records, nodeslo_apps)
+    merged, problems = merge_apps(records)
     wanted = {record.systemd_unit for record in merged if record.systemd_unit}
     units = _find_units(cgroups, wanted) if wanted else {}
     apps = {record.name: _locate(cgroups, layout, record, units) for record in merged}
