@@ -11,6 +11,7 @@ from koordlet.model.pods import Workloads
 from koordlet.model.readings import Missing
 from koordlet.model.topology import NodeFacts
 from koordlet.protocol.nodeslo import NodeSlo
+from koordlet.protocol.problem import Problem
 from koordlet.qosmanager.arbiter import arbitrate
 from koordlet.qosmanager.budget import SurgeLine, surge_line
 from koordlet.qosmanager.guard import guard
@@ -54,6 +55,7 @@ class _Now:
     standing: Standing | None = None
     waiting_for: tuple[str, ...] = ("the first tick",)
     sampled: bool = False
+    needs_failed: tuple[Problem, ...] = ()
 
 
 class Tick:
@@ -192,7 +194,7 @@ class Tick:
         context = NeedsContext(
             facts, seen.workloads, seen.be_roots, seen.be_tree, capabilities, slo
         )
-        needed, _ = needs_all(context, parts.strategies)
+        needed, self._now.needs_failed = needs_all(context, parts.strategies)
         owned = parts.executor.owned()
         wall_s = parts.clock.wall_s()
         return Snapshot(
@@ -221,7 +223,7 @@ class Tick:
         )
         self._now.memory = proposals.memory
         self.surge_line = surge_line(snapshot)
-        return proposals
+        return replace(proposals, problems=(*self._now.needs_failed, *proposals.problems))
 
     def _slo(self, cpu: CpuUse | Missing) -> NodeSlo | Missing:
         """The NodeSLO, once everything that the first decision needs has been heard (H14).

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from koordlet.model.actions import Target
 from koordlet.model.knobs import Knob
 from koordlet.protocol.nodeslo import CpuSuppressPolicy
 from koordlet.protocol.qos import Qos
+from koordlet.qosmanager.be_priority import BePriority
+from koordlet.qosmanager.strategy import NeedsContext
 from koordlet.resexecutor.executor import START_WRITES
 from koordlet.standing import Standing
 from tests.scenarios.conftest import MakePipeline
@@ -36,6 +40,20 @@ def test_a_host_where_nothing_is_marked_is_never_written_to(
     assert pipe.owned() == set()
     assert pipe.stop() == ()
     assert pipe.writes == []
+
+
+def test_a_strategy_that_cannot_say_what_it_needs_is_told(
+    pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: BePriority, context: NeedsContext) -> Iterable[Target]:
+        raise KeyError("needs")
+
+    monkeypatch.setattr(BePriority, "needs", fails)
+    pipe = pipeline("v2", slo=EVERYTHING[CpuSuppressPolicy.CFS_QUOTA])
+    pipe.add_pod("batch", Qos.BE)
+    pipe.run(3)
+    problems = [one for report in pipe.reports if report.status for one in report.status.problems]
+    assert {one.where for one in problems if one.code == "strategy-failed"} == {"be_priority"}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
