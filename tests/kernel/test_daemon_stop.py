@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.support.cgroot import CgroupRoot, cgroup_root
 from tests.support.koordletd import Koordlet, running
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kernel
 
@@ -52,11 +52,8 @@ def _values(root: CgroupRoot) -> tuple[str, str, str]:
     return tuple(root.read(APP, name).strip() for name in names)  # type: ignore[return-value]
 
 
-def _wait(condition: Callable[[], bool], within_s: float = 20.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "condition did not become true in time"
-        time.sleep(0.05)
+def _wait(condition: Callable[[], object], within_s: float = 20.0) -> None:
+    until(condition, within_s)
 
 
 def test_H02_a_clean_stop_gives_weight_idle_and_quota_back(
