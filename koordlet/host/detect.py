@@ -11,7 +11,7 @@ from koordlet.host.knobtable import KnobSpec
 from koordlet.host.mounts import Roots, parse_mountinfo
 from koordlet.host.psi import PsiResource, node_psi
 from koordlet.host.watch import Watch, WatchUnavailable
-from koordlet.model.capabilities import Capabilities, Capability, Proof
+from koordlet.model.capabilities import NEW_CONTAINERS, Capabilities, Capability, Proof
 from koordlet.model.knobs import Knob
 from koordlet.model.paths import ROOT, CgroupPath
 from koordlet.model.readings import Missing
@@ -195,11 +195,10 @@ def _has_sys_resource(cgroups: Cgroups, roots: Roots) -> bool:
 
 
 def _quota_for_new_containers(cgroups: Cgroups) -> Capability:
-    name = "cfs-quota-new-containers"
     if cgroups.version_of(Knob.CPU_QUOTA) != 1:
-        return Capability(name, Proof.UNPROVEN)
+        return Capability(NEW_CONTAINERS, Proof.UNPROVEN)
     return Capability(
-        name,
+        NEW_CONTAINERS,
         Proof.REFUSED,
         why="cgroup v1 refuses a quota above the parent's: while the best-effort tier's quota is"
         " lowered, a new best-effort container with a CPU limit above it cannot start",

@@ -8,6 +8,9 @@ from enum import Enum
 
 from koordlet.model.knobs import Knob
 
+NEW_CONTAINERS = "cfs-quota-new-containers"
+"""The ability that cgroup v1 lacks: a child's quota may not exceed the lowered tier's (H4)."""
+
 
 class Proof(Enum):
     """How a capability was found out."""
@@ -35,8 +38,8 @@ class Capability:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Probed abilities: one per knob, and the others by name (``psi``, ``psi-trigger-500ms``,
-    ``inotify``, ``cri``, ``kubelet``, ...). ``cgroup_versions`` is 1 or 2 by controller.
+    """Probed abilities: one per knob, and the others by name (``psi``, ``psi-trigger``,
+    ``inotify``, ``tmpfs``, ..., installed strategies). ``cgroup_versions`` is 1 or 2 by controller.
     """
 
     cgroup_versions: Mapping[str, int] = field(default_factory=dict)

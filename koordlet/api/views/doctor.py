@@ -7,16 +7,13 @@ from typing import Literal, TypedDict
 
 from koordlet.api.views.common import ProblemData, Unknown, problems_data, unknown
 from koordlet.api.views.sources import SourceData, sources_data
-from koordlet.model.capabilities import Capabilities, Capability
+from koordlet.model.capabilities import NEW_CONTAINERS, Capabilities, Capability
 from koordlet.model.knobs import Knob
 from koordlet.model.readings import Missing
 from koordlet.protocol.nodeslo import CpuSuppressPolicy, NodeSlo
 from koordlet.protocol.problem import Problem, Severity
 from koordlet.qosmanager.names import BE_PRIORITY, CPU_SUPPRESS
 from koordlet.report import NodeView, SourceState
-
-NEW_CONTAINERS = "cfs-quota-new-containers"
-"""The capability that cgroup v1 lacks: a child's quota may not exceed the lowered tier's (H4)."""
 
 
 class CapabilityData(TypedDict):
