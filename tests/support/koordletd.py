@@ -19,12 +19,13 @@ from koordlet.api.client import AnswerError, Client, UnreachableError
 
 READY_S = 30.0
 STOP_S = 30.0
+# A run that is killed leaves no daemon behind.
 _LAUNCHER = """
 limit=$1; shift
 [ "$limit" = - ] || ulimit -n "$limit"
 for procs in $PROCS; do echo $$ > "$procs"; done
 unset PROCS
-exec "$@"
+exec setpriv --pdeathsig KILL "$@"
 """
 
 
