@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from typing import TextIO
+from typing import TextIO, cast
 
 import structlog
+
+
+class _Unbroken:
+    """A stream whose reader may go: a lost line must not end the process that wrote it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 def configure(level: str, log_format: str, stream: TextIO | None = None) -> None:
@@ -16,6 +33,7 @@ def configure(level: str, log_format: str, stream: TextIO | None = None) -> None
         if log_format == "json"
         else structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"])
     )
+    out = cast(TextIO, _Unbroken(stream or sys.stderr))
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -26,6 +44,6 @@ def configure(level: str, log_format: str, stream: TextIO | None = None) -> None
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
-        logger_factory=structlog.PrintLoggerFactory(stream or sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(out),
         cache_logger_on_first_use=False,
     )

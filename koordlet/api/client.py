@@ -131,7 +131,8 @@ def _why_unreachable(socket_path: Path, error: Exception) -> Problem:
             "daemon-not-running",
             where,
             "nobody listens on the socket: koordlet has ended, or its front is starting",
-            remedy="look at koordlet's log; try again in a few seconds",
+            remedy="look at koordlet's log; try again in a few seconds; where it was killed,"
+            " koordletctl rollback restores what it left",
         )
     if number in (errno.EACCES, errno.EPERM):
         return Problem(

@@ -315,7 +315,7 @@ def _unanswered(entry: Owned) -> Outcome:
         owner=entry.owner,
         status=Status.PENDING,
         before=entry.last_written,
-        why="not answered in the tick of the order",
+        why="not restored at once; koordletctl explain FILE tells what it waits for",
     )
 
 

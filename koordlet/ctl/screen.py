@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Data = Mapping[str, Any]
 SCREEN_EVERY_S = 1.0
 LINE_EVERY_S = 10.0
+# So long after the start no answer is no news: the daemon has yet to open its socket.
+START_S = 5.0
 STOP_LOOK_S = 0.1
 WRITES_SHOWN = 5
 
@@ -52,8 +54,19 @@ def _live(client: Client, stop: Callable[[], bool]) -> None:
 
 
 def _lines(client: Client, stop: Callable[[], bool]) -> None:
+    started_s = time.monotonic()
     while not stop():
-        print(line(client), flush=True)
+        try:
+            text = line(client)
+        except (UnreachableError, AnswerError) as error:
+            if time.monotonic() - started_s < START_S:
+                _sleep(STOP_LOOK_S, stop)
+                continue
+            text = f"koordlet: {clean(error)}"
+        try:
+            print(text, flush=True)
+        except OSError:  # Nobody reads it any more: koordlet itself goes on.
+            return
         _sleep(LINE_EVERY_S, stop)
 
 
@@ -82,11 +95,14 @@ def screen_parts(client: Client, *, columns: int) -> Iterable[RenderableType]:
 
 def line(client: Client) -> str:
     """The summary in one line."""
-    try:
-        said = client.get("status")
-    except (UnreachableError, AnswerError) as error:
-        return f"koordlet: {clean(error)}"
-    return f"{clean(said['taken_at'])} {status_line(said['data'], len(said['problems']))}"
+    said = client.get("status")
+    parts = [f"{clean(said['taken_at'])} {status_line(said['data'], len(said['problems']))}"]
+    parts += [
+        f"{clean(problem['severity'])}: {clean(problem['where'])}: {clean(problem['what'])}"
+        for problem in said["problems"]
+        if problem["severity"] != "info"
+    ]
+    return ", ".join(parts)
 
 
 def status_line(data: Data, problem_count: int) -> str:

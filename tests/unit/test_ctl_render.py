@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from koordlet.api.client import Client
+from koordlet.api.client import Client, UnreachableError
 from koordlet.api.views.audit import audit_data
 from koordlet.api.views.doctor import doctor_data
 from koordlet.api.views.explain import explain_data
@@ -36,7 +36,7 @@ from koordlet.ctl.render.others import (
     undo_summary,
 )
 from koordlet.ctl.render.settings import draw_explain, draw_plan
-from koordlet.ctl.render.status import budget, draw_status
+from koordlet.ctl.render.status import budget, draw_status, head_parts
 from koordlet.ctl.render.workloads import draw_pods, qos_word
 from koordlet.report import NodeView
 from tests.support import gendocs_cli, views
@@ -191,11 +191,31 @@ def test_the_summary_on_a_terminal_shows_status_writes_and_problems(
         assert part in text
 
 
+def test_a_daemon_that_has_just_started_is_waited_for_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(screen, "STOP_LOOK_S", 0.0)
+    screen.run(tmp_path / "api.sock", stop_after(3))
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(screen, "START_S", 0.0)
+    screen.run(tmp_path / "api.sock", stop_after(1))
+    assert "no such socket" in capsys.readouterr().out
+
+
+def test_a_mode_that_keeps_a_strategy_from_writing_stands_at_the_head() -> None:
+    data: Any = status_data(views.no_workloads())
+    data["strategies"][0] |= {"mode": "observe", "mode_until": None}
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(*head_parts(data))
+    assert f"{data['strategies'][0]['name']} observe" in stream.getvalue()
+
+
 def test_the_summary_waits_for_a_daemon_and_names_every_wait(tmp_path: Path) -> None:
     client = Client(tmp_path / "api.sock")
     (part,) = screen.screen_parts(client, columns=80)
     assert "no such socket" in str(part)
-    assert "no such socket" in screen.line(client)
+    with pytest.raises(UnreachableError, match="no such socket"):
+        screen.line(client)
     data: Any = status_data(views.no_workloads())
     data["waiting_for"] = ["two CPU samples"]
     line = screen.status_line(data, 0)

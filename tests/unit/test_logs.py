@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -43,3 +44,17 @@ def test_console_lines_begin_with_when_how_bad_and_what() -> None:
     (line,) = out.getvalue().splitlines()
     assert line.startswith("timestamp=")
     assert "level='warning' event='front disconnected' why='a test'" in line
+
+
+def test_a_reader_that_has_gone_costs_the_line_and_not_the_process() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with pytest.raises(BrokenPipeError):
+        os.write(writer, b"x")
+    with open(writer, "w", buffering=1, encoding="utf-8", closefd=False) as pipe:
+        logs.configure("info", "console", pipe)
+        structlog.get_logger("core").info("order")
+        # What the stream still buffers goes to the null device, not to an error at its close.
+        with open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), writer)
+    os.close(writer)

@@ -54,6 +54,7 @@ def _node_rows(data: Data) -> Iterable[tuple[str, str]]:
     yield "core", _core(data)
     yield "waiting for", clean(", ".join(data["waiting_for"]))
     yield "released", clean(", ".join(data["released"]))
+    yield "modes", "; ".join(_unenforced(data["strategies"]))
     if missing_why(node) is None:
         yield (
             "node",
@@ -137,6 +138,14 @@ def _core(data: Data) -> str:
         "" if missing_why(tick) else f"tick {tick['tick']} took {_ms(tick['duration_s'])}",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _unenforced(entries: list[Data]) -> Iterable[str]:
+    """Strategies that somebody keeps from writing; the table of all may be off the screen."""
+    for entry in entries:
+        if entry["mode"] != "enforce":
+            until = f" until {moment(entry['mode_until'])}" if entry["mode_until"] else ""
+            yield f"{clean(entry['name'])} {clean(entry['mode'])}{until}"
 
 
 def _ms(seconds: object) -> str:
