@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Data = Mapping[str, Any]
 SCREEN_EVERY_S = 1.0
 LINE_EVERY_S = 10.0
-# So long after the start no answer is no news: the daemon has yet to open its socket.
+# So long after the start no answer is no news: the daemon opens its socket and looks around.
 START_S = 5.0
 STOP_LOOK_S = 0.1
 WRITES_SHOWN = 5
@@ -56,13 +56,10 @@ def _live(client: Client, stop: Callable[[], bool]) -> None:
 def _lines(client: Client, stop: Callable[[], bool]) -> None:
     started_s = time.monotonic()
     while not stop():
-        try:
-            text = line(client)
-        except (UnreachableError, AnswerError) as error:
-            if time.monotonic() - started_s < START_S:
-                _sleep(STOP_LOOK_S, stop)
-                continue
-            text = f"koordlet: {clean(error)}"
+        text, known = line(client)
+        if not known and time.monotonic() - started_s < START_S:
+            _sleep(STOP_LOOK_S, stop)
+            continue
         try:
             print(text, flush=True)
         except OSError:  # Nobody reads it any more: koordlet itself goes on.
@@ -93,16 +90,19 @@ def screen_parts(client: Client, *, columns: int) -> Iterable[RenderableType]:
     yield from tail_parts(said["data"])
 
 
-def line(client: Client) -> str:
-    """The summary in one line."""
-    said = client.get("status")
+def line(client: Client) -> tuple[str, bool]:
+    """The summary in one line, and whether anything is known of the host yet."""
+    try:
+        said = client.get("status")
+    except (UnreachableError, AnswerError) as error:
+        return f"koordlet: {clean(error)}", False
     parts = [f"{clean(said['taken_at'])} {status_line(said['data'], len(said['problems']))}"]
     parts += [
         f"{clean(problem['severity'])}: {clean(problem['where'])}: {clean(problem['what'])}"
         for problem in said["problems"]
         if problem["severity"] != "info"
     ]
-    return ", ".join(parts)
+    return ", ".join(parts), missing_why(said["data"]["node"]) is None
 
 
 def status_line(data: Data, problem_count: int) -> str:
