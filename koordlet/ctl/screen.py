@@ -86,7 +86,9 @@ def screen_parts(client: Client, *, columns: int) -> Iterable[RenderableType]:
     yield ""
     yield from head_parts(said["data"])
     yield from section("Problems", problems(said["problems"]))
-    yield from section("Last writes", audit_body(events, columns) if events else None)
+    yield from section(
+        "Last writes, newest first", audit_body(events[::-1], columns) if events else None
+    )
     yield from tail_parts(said["data"])
 
 
