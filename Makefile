@@ -49,6 +49,8 @@ test: setup ## everything that this machine allows (root for kernel and end-to-e
 
 bench: setup ## one benchmark: make bench NAME=overhead ARGS='--pods 110 --containers 3'
 	@test -n "$(NAME)" || { echo "bench: which? remedy: make bench NAME=overhead" >&2; exit 1; }
+	@test -f tests/benchmarks/$(NAME).py || { echo "bench: no benchmark '$(NAME)' in" \
+	  "tests/benchmarks; remedy: make bench NAME=overhead" >&2; exit 1; }
 	@$(BIN)/python -m tests.benchmarks.$(NAME) $(ARGS) --json
 
 docs: setup ## regenerate docs/cli.md, docs/metrics.md, docs/schema and proto/koordpb
