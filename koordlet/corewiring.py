@@ -17,7 +17,7 @@ from koordlet.endpoints import find_runtime
 from koordlet.eventloop import EventLoop
 from koordlet.extensions import as_capabilities, load_strategies
 from koordlet.host.cgroup import Cgroups
-from koordlet.host.detect import probe, prove
+from koordlet.host.detect import probe, prove, shortcomings
 from koordlet.host.machine import Machine, open_machine
 from koordlet.host.watch import Watch, WatchUnavailable
 from koordlet.metrics.collector import Collector
@@ -57,6 +57,8 @@ def run_core(config: Config, clock: Clock, signals: Signals) -> int:
     loop = EventLoop()
     observer = observer_of(machine)
     hot = HotSampler(machine.cgroups, online_cpus=machine.possible_cpus)
+    for lack in shortcomings(probe(machine.cgroups, machine.roots, run_dir=str(config.run_dir))):
+        structlog.get_logger("core").info("not available here", what=lack.where, why=lack.what)
     keeping = None if config.dry_run else _keeping(config, machine)
     tick = Tick(tick_parts(config, clock, machine, observer, hot, keeping))
     core = Core(

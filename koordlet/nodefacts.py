@@ -107,6 +107,7 @@ def node_facts(
         capacity_cores=float(len(online)),
         memory_bytes=memory_bytes,
         reserved_cores=min(reserved, float(len(online))),
+        reserved_memory_bytes=min(config.system_reserved_memory_bytes, memory_bytes),
         reserved_cpus=reserved_cpus,
         cpu_manager=policy,
         exclusive_cpus=exclusive,

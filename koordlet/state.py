@@ -64,6 +64,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
     try:
         db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA cache_size=-64")  # KiB; one row at a time needs no more
         db.execute(
             "CREATE TABLE IF NOT EXISTS state"
             " (key TEXT PRIMARY KEY, version INTEGER NOT NULL, document TEXT NOT NULL)"

@@ -53,6 +53,7 @@ class NodeFacts:
     capacity_cores: float
     memory_bytes: int
     reserved_cores: float = 0.0
+    reserved_memory_bytes: int = 0
     reserved_cpus: frozenset[int] = frozenset()
     cpu_manager: CpuManagerPolicy = CpuManagerPolicy.UNKNOWN
     exclusive_cpus: frozenset[int] = frozenset()

@@ -79,6 +79,7 @@ class AuditStore:
         self._db.execute("PRAGMA auto_vacuum=INCREMENTAL")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.execute("PRAGMA cache_size=-256")  # KiB; the default of 2 MiB fills with time
         self._db.executescript(_SCHEMA)
 
     def append(self, events: Iterable[AuditEvent]) -> int:
@@ -147,8 +148,7 @@ class _Transaction:
 
 
 def _row(event: AuditEvent) -> tuple[float | str, ...]:
-    return (
-        event.at_wall_s,
+    texts = (
         event.kind,
         event.owner,
         event.target,
@@ -161,6 +161,8 @@ def _row(event: AuditEvent) -> tuple[float | str, ...]:
         json.dumps(event.terms),
         event.outcome,
     )
+    # A cgroup's name need not be UTF-8; what SQLite cannot take is shown as "?".
+    return (event.at_wall_s, *(text.encode(errors="replace").decode() for text in texts))
 
 
 def _event(row: Sequence[object]) -> AuditEvent:

@@ -13,7 +13,7 @@ from koordlet.protocol.cpuset import parse_cpuset
 from koordlet.resexecutor.journal import Row
 
 
-class Standing(Enum):
+class Verdict(Enum):
     """How a file stands to its row."""
 
     IN_FORCE = "in force"
@@ -22,7 +22,7 @@ class Standing(Enum):
     REBASED = "rebased"
 
 
-def standing(row: Row, text: str, spec: KnobSpec, online: frozenset[int] | None) -> Standing:
+def judge_text(row: Row, text: str, spec: KnobSpec, online: frozenset[int] | None) -> Verdict:
     """Judge ``text``, the file's canonical text now.
 
     Back to the original or to the kernel's default is a reset; any other value is what the owner
@@ -30,16 +30,16 @@ def standing(row: Row, text: str, spec: KnobSpec, online: frozenset[int] | None)
     by the kernel, not by an owner (None: not known).
     """
     if text == row.last_written:
-        return Standing.IN_FORCE
+        return Verdict.IN_FORCE
     if text in (row.original, spec.default_text, spec.reset_text):
-        return Standing.RESET
+        return Verdict.RESET
     if text in row.may_write:
-        return Standing.OURS
+        return Verdict.OURS
     if row.knob is Knob.CPUSET_CPUS and online and spec.version == 1:
         lost = parse_cpuset(row.last_written) - parse_cpuset(text)
         if parse_cpuset(text) < parse_cpuset(row.last_written) and not lost & online:
-            return Standing.OURS
-    return Standing.REBASED
+            return Verdict.OURS
+    return Verdict.REBASED
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,11 +167,13 @@ class Journal:
         problems: list[Problem] = []
         try:
             db = _connect(path)
+        except sqlite3.OperationalError as error:
+            raise _failure(path, "open", error) from error
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise _failure(path, "open", error) from error
             problems.append(_moved_aside(path, error))
-            db = _connect(path)
+            db = _connect_again(path)
+        except OSError as error:
+            raise _failure(path, "open", error) from error
         journal = cls(db, path, boot_id)
         try:
             problems += journal._take_over(managed_root, pid, runtime)
@@ -243,8 +245,8 @@ class Journal:
 
     def _take_over(self, managed_root: str, pid: int | None, runtime: str) -> list[Problem]:
         meta = dict(self._db.execute("SELECT name, value FROM meta").fetchall())
-        schema = int(meta.get("schema", SCHEMA_VERSION))
-        if schema > SCHEMA_VERSION:
+        schema = meta.get("schema", str(SCHEMA_VERSION))
+        if schema != str(SCHEMA_VERSION):
             raise JournalError(
                 f"{self.path}: schema {schema}; limit: {SCHEMA_VERSION}; remedy: roll back with"
                 " the newer koordletctl that wrote it"
@@ -278,7 +280,7 @@ class Journal:
     def _drop(self, closed: Iterable[Target]) -> None:
         self._db.executemany(
             "DELETE FROM rows WHERE path = ? AND knob = ?",
-            [(str(path), knob.value) for path, knob in closed],
+            [(_stored(path), knob.value) for path, knob in closed],
         )
 
     def _set_meta(self, facts: Mapping[str, str]) -> None:
@@ -310,6 +312,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         path.chmod(0o600)
         db.execute("PRAGMA journal_mode=WAL").fetchone()
         db.execute("PRAGMA synchronous=OFF")
+        db.execute("PRAGMA cache_size=-256")  # KiB; the file lies in memory anyway
         (verdict,) = db.execute("PRAGMA quick_check").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)
@@ -321,14 +324,24 @@ def _connect(path: Path) -> sqlite3.Connection:
     return db
 
 
+def _connect_again(path: Path) -> sqlite3.Connection:
+    try:
+        return _connect(path)
+    except (sqlite3.Error, OSError) as error:
+        raise _failure(path, "open", error) from error
+
+
 def _moved_aside(path: Path, error: sqlite3.Error) -> Problem:
     number = 0
     while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
         number += 1
-    path.rename(aside)
-    for suffix in ("-wal", "-shm"):
-        with contextlib.suppress(FileNotFoundError):
-            path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+    try:
+        path.rename(aside)
+        for suffix in ("-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+    except OSError as fault:
+        raise _failure(path, "move aside", fault) from error
     return Problem(
         "journal-corrupt",
         str(path),
@@ -347,18 +360,27 @@ def _void_rows(path: Path, count: int) -> Problem:
     )
 
 
-def _failure(path: Path, what: str, error: sqlite3.Error) -> JournalError:
+def _failure(path: Path, what: str, error: Exception) -> JournalError:
     return JournalError(
         f"{path}: journal: cannot {what}: {error}; nothing new is written until it works;"
         " remedy: free space on its file system, or stop whoever holds it"
     )
 
 
-def _values_of(row: Row, boot_id: str) -> tuple[str | int | float, ...]:
+def _stored(path: str) -> str | bytes:
+    """A path as SQLite takes it: whoever makes a cgroup may give it a name that is no UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(path)
+    return str(path)
+
+
+def _values_of(row: Row, boot_id: str) -> tuple[str | bytes | int | float, ...]:
     return (
         boot_id,
         row.mount,
-        str(row.path),
+        _stored(row.path),
         row.knob.value,
         row.inode,
         row.channel.value,
@@ -373,7 +395,7 @@ def _values_of(row: Row, boot_id: str) -> tuple[str | int | float, ...]:
 
 
 def _row_of(values: tuple[object, ...]) -> Row:
-    texts = [str(value) for value in values]
+    texts = [os.fsdecode(each) if isinstance(each, bytes) else str(each) for each in values]
     path = CgroupPath.parse(texts[2])
     if path != texts[2]:
         raise ValueError(f"path {texts[2]!r} is not in its plain form")

@@ -8,7 +8,7 @@ from koordlet.host.cgroup import Cgroups
 from koordlet.model.actions import Target
 from koordlet.model.readings import Missing
 from koordlet.resexecutor.audit import AuditEvent
-from koordlet.resexecutor.foreign import Fights, Standing, standing
+from koordlet.resexecutor.foreign import Fights, Verdict, judge_text
 from koordlet.resexecutor.journal import JournalError, Row
 from koordlet.resexecutor.judge import Judge
 from koordlet.resexecutor.ledger import Held, Ledger, inode_of
@@ -94,10 +94,10 @@ class Reviewer:
         if self._reads.masked(row.key):
             held.seen = raw
             return
-        verdict = standing(row, text, spec, self._judge.online())
-        if verdict is Standing.IN_FORCE:
+        verdict = judge_text(row, text, spec, self._judge.online())
+        if verdict is Verdict.IN_FORCE:
             held.seen = raw
-        elif verdict is Standing.RESET:
+        elif verdict is Verdict.RESET:
             found.resets.append(row.key)
             if is_new and not first_look:
                 self._fights.reset(row.key, now_s)
@@ -106,7 +106,7 @@ class Reviewer:
                 found.events.append(
                     self._teller.row("reset", row, row.last_written, text, why, wall_s)
                 )
-        elif verdict is Standing.REBASED:
+        elif verdict is Verdict.REBASED:
             why = f"its owner wants {text!r} now, no longer {row.original!r}"
             found.events.append(
                 self._teller.row("rebased", row, row.last_written, text, why, wall_s)

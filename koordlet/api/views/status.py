@@ -61,6 +61,7 @@ class NodeData(TypedDict):
     cpus: str
     isolated_cpus: str
     reserved_cores: float | Unknown
+    reserved_memory_bytes: int
     reserved_cpus: str
     exclusive_cpus: str
     cpu_manager: str
@@ -178,6 +179,7 @@ def node_data(node: NodeFacts) -> NodeData:
         "cpus": format_cpuset(node.topology.online),
         "isolated_cpus": format_cpuset(node.topology.isolated),
         "reserved_cores": number(node.reserved_cores),
+        "reserved_memory_bytes": node.reserved_memory_bytes,
         "reserved_cpus": format_cpuset(node.reserved_cpus),
         "exclusive_cpus": format_cpuset(node.exclusive_cpus),
         "cpu_manager": node.cpu_manager.value,

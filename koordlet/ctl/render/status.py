@@ -61,6 +61,7 @@ def _node_rows(data: Data) -> Iterable[tuple[str, str]]:
             (
                 f"{node['capacity_cores']:g} CPUs ({known(node['cpus'])}),"
                 f" {size(node['memory_bytes'])}, reserved {cores(node['reserved_cores'])} cores"
+                f" and {size(node['reserved_memory_bytes'])}"
                 f"{_listed(', exclusive CPUs', node['exclusive_cpus'])}"
             ),
         )
