@@ -32,7 +32,7 @@ from koordlet.protocol.nodeslo import DEFAULT_NODESLO
 from koordlet.protocol.nodeslo_schema import load_nodeslo
 from koordlet.protocol.problem import Problem, RefusedError
 from koordlet.protocol.qos import Qos
-from koordlet.report import NodeView, SourceState, SourceStatus
+from koordlet.report import CoreStatus, NodeView, SourceState, SourceStatus
 from tests.support import genschema, views
 
 Shape = Callable[[NodeView], Any]
@@ -210,6 +210,9 @@ def test_an_slo_that_switches_nothing_on_is_hinted_at() -> None:
     off = tuple(replace(strategy, enabled=False) for strategy in views.strategies())
     view = replace(views.node_view(), core=replace(views.core_status(), strategies=off))
     assert [hint["code"] for hint in status_data(view)["hints"]] == ["slo-all-off"]
+    assert isinstance(view.core, CoreStatus)
+    waiting = replace(view, core=replace(view.core, waiting_for=("two valid samples",)))
+    assert not status_data(waiting)["hints"]
 
 
 # -- pods -----------------------------------------------------------------------------------------

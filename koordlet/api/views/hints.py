@@ -41,6 +41,8 @@ def _slo_off(view: NodeView) -> tuple[Problem, ...]:
         return ()
     if not view.core.strategies or any(strategy.enabled for strategy in view.core.strategies):
         return ()
+    if view.core.waiting_for:
+        return ()  # The core may yet decide by the NodeSLO before this one.
     return (
         _hint(
             "slo-all-off",
