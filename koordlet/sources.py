@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+import structlog
+
 from koordlet.clock import Clock
 from koordlet.model.pods import PodRecord
 from koordlet.pods.source import SourceError
@@ -69,6 +71,11 @@ class ListClient(Protocol):
     def list_records(self) -> tuple[PodRecord, ...]: ...
 
 
+def _fault(where: str, fault: Exception) -> Problem:
+    what = f"an answer that koordlet cannot read ({fault!r:.200}); the last good list is kept"
+    return Problem("source-fault", where, what, remedy="report it with koordlet's log")
+
+
 class ListSource:
     """A thread that lists pods from one place: CRI or the kubelet."""
 
@@ -126,6 +133,10 @@ class ListSource:
             records = self._client.list_records()
         except SourceError as error:
             self._failed(error.problem)
+            return
+        except Exception as fault:  # noqa: BLE001 - a thread that died would never list again
+            structlog.get_logger("sources").exception("source failed", source=self._name)
+            self._failed(_fault(self._detail, fault))
             return
         self._answered_at_s = self._clock.now_s()
         with self._wake:

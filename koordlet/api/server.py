@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -26,6 +27,7 @@ REQUEST_TIMEOUT_S = 10.0
 MAX_CONNECTIONS = 16
 DISCARD_LIMIT_BYTES = 1 << 20
 BACKLOG = 32
+_LENGTH = re.compile(r"[0-9]{1,20}")
 
 
 class SocketTakenError(OSError):
@@ -125,7 +127,7 @@ def _handler(backend: Backend) -> type[BaseHTTPRequestHandler]:
         def _body(self) -> bytes | None:
             """The request's body, bounded; None where it was already answered with an error."""
             length = self.headers.get("Content-Length", "0")
-            if not (length.isascii() and length.isdigit()) or "Transfer-Encoding" in self.headers:
+            if not _LENGTH.fullmatch(length) or "Transfer-Encoding" in self.headers:
                 self.send_error(HTTPStatus.LENGTH_REQUIRED, "a body needs its Content-Length")
                 return None
             if int(length) > BODY_LIMIT_BYTES:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from koordlet.host import counters
 from koordlet.host.counters import CpuStat, IoStat, MemoryStat
+from koordlet.host.formats import parse_counter
 from koordlet.host.knobtable import KnobSpec, specs
 from koordlet.host.mounts import Hierarchies, Hierarchy
 from koordlet.host.psi import Psi, PsiResource, read_psi
@@ -189,7 +190,7 @@ class Cgroups:
         if hierarchy is None:
             return Missing("no cgroup hierarchy counts CPU time")
         if hierarchy.version == 1:
-            return self._parsed(f"{_join(hierarchy, cg)}/cpuacct.usage", int)
+            return self._parsed(f"{_join(hierarchy, cg)}/cpuacct.usage", parse_counter)
         stat = self._parsed(f"{_join(hierarchy, cg)}/cpu.stat", counters.parse_cpu_stat_v2)
         return stat if isinstance(stat, Missing) else stat.usage_ns
 
@@ -215,7 +216,7 @@ class Cgroups:
             return Missing("no cgroup hierarchy offers the memory controller")
         directory, version = _join(hierarchy, cg), hierarchy.version
         file = "memory.usage_in_bytes" if version == 1 else "memory.current"
-        usage = self._parsed(f"{directory}/{file}", int)
+        usage = self._parsed(f"{directory}/{file}", parse_counter)
         if isinstance(usage, Missing):
             return usage
         return self._parsed(
@@ -241,7 +242,7 @@ class Cgroups:
         """Number of tasks, descendants included."""
         if self._pids is None:
             return Missing("no cgroup hierarchy offers the pids controller")
-        return self._parsed(f"{_join(self._pids, cg)}/pids.current", int)
+        return self._parsed(f"{_join(self._pids, cg)}/pids.current", parse_counter)
 
     def psi_path(self, cg: CgroupPath, resource: PsiResource) -> str | Missing:
         """The pressure file of ``cg``: in the v2 hierarchy, else in the v1 cpuacct tree, where

@@ -12,6 +12,7 @@ from koordlet.host.formats import parse_flat_keyed, pick_flat_keyed
 from koordlet.units import usec_to_ns
 
 _V2_LISTS = (b"inactive_file", b"inactive_anon", b"active_anon", b"unevictable")
+_MOST_DIGITS = 20  # of a 64-bit counter
 _V1_LISTS = tuple(b"total_" + name for name in _V2_LISTS)
 
 
@@ -171,14 +172,18 @@ def _blkio_rows(text: bytes) -> dict[tuple[str, str], int]:
     rows: dict[tuple[str, str], int] = {}
     for row in text.decode(errors="replace").splitlines():
         fields = row.split()
-        if len(fields) == 3 and _is_device(fields[0]) and fields[2].isdecimal():
+        if len(fields) == 3 and _is_device(fields[0]) and _is_number(fields[2]):
             rows[fields[0], fields[1]] = int(fields[2])
     return rows
 
 
 def _pairs(texts: list[str]) -> list[tuple[str, str]]:
     split = [text.partition("=") for text in texts]
-    return [(key, number) for key, _, number in split if number.isdecimal()]
+    return [(key, number) for key, _, number in split if _is_number(number)]
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def _is_device(text: str) -> bool:

@@ -36,7 +36,7 @@ def read_cpu_manager_state(files: Files, path: str) -> CpuManagerState | Missing
         return text
     try:
         return parse_cpu_manager_state(text)
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         return Missing(f"{path}: not a CPU manager state: {error}")
 
 

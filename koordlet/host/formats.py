@@ -25,10 +25,21 @@ V1_UNLIMITED_FROM_BYTES = 9_223_372_036_854_710_272
 
 Text = bytes | str
 
+_MOST_DIGITS = 20
+"""What a 64-bit counter needs; longer texts are no counter, and cost time to convert."""
+
 
 def parse_int(text: Text) -> int:
     """One integer."""
     return int(text)
+
+
+def parse_counter(text: bytes) -> int:
+    """A counter or a size: digits, with blanks or NULs around them, and never negative."""
+    digits = text.strip(b" \t\r\n\0")
+    if not _is_uint(digits):
+        raise ValueError(f"{text[:80]!r} is no counter")
+    return int(digits)
 
 
 def parse_int_or_max(text: Text) -> int | None:
@@ -159,7 +170,7 @@ def parse_flat_keyed(text: bytes) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
     for line in text.split(b"\n"):
         key, _, number = line.partition(b" ")
-        if number.isdigit():
+        if number.isdigit() and len(number) <= _MOST_DIGITS:
             found[key] = int(number)
     return found
 
@@ -173,9 +184,13 @@ def pick_flat_keyed(text: bytes, keys: Iterable[bytes]) -> dict[bytes, int]:
         if at >= 0:
             start = at + len(key) + 2
             number = whole[start : whole.index(b"\n", start)]
-            if number.isdigit():
+            if _is_uint(number):
                 found[key] = int(number)
     return found
+
+
+def _is_uint(digits: bytes) -> bool:
+    return digits.isdigit() and len(digits) <= _MOST_DIGITS
 
 
 def _field(text: Text, at: int) -> str:

@@ -6,6 +6,7 @@ at once (hybrid). Nothing is guessed from directory names: mountinfo says it, pe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from koordlet.host.tree import Confinement, Files
 from koordlet.model.readings import Missing
 
 _V1_CONTROLLERS = frozenset({"cpu", "cpuacct", "cpuset", "memory", "blkio", "pids"})
+_ESCAPED = re.compile(r"\\([0-3][0-7]{2})")
 _TWINS = {"io": "blkio", "blkio": "io"}  # one controller, two names
 
 
@@ -130,7 +132,7 @@ def parse_mountinfo(text: bytes) -> tuple[Mount, ...]:
     Lines that are not in the form of proc(5) are skipped.
     """
     found: dict[str, Mount] = {}
-    for line in text.decode(errors="surrogateescape").splitlines():
+    for line in text.decode(errors="surrogateescape").split("\n"):
         left, separator, right = line.partition(" - ")
         before, after = left.split(" "), right.split(" ")
         if not separator or len(before) < 6 or len(after) < 3:
@@ -148,9 +150,8 @@ def parse_mountinfo(text: bytes) -> tuple[Mount, ...]:
 
 
 def _unescape(text: str) -> str:
-    for escape, char in ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")):
-        text = text.replace(escape, char)
-    return text
+    """The kernel writes blanks, tabs, newlines, ``\\`` and ``#`` as three octal digits."""
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), text)
 
 
 def _preference(mount: Mount) -> tuple[bool, bool, bool, int, str]:
@@ -179,5 +180,5 @@ def _hierarchy(mount: Mount, version: int, controllers: frozenset[str], roots: R
 def _unified(files: Files, mount: Mount, roots: Roots) -> Hierarchy:
     bare = _hierarchy(mount, 2, frozenset(), roots)
     text = files.read(f"{bare.mount}/cgroup.controllers")
-    names = b"" if isinstance(text, Missing) else text
-    return Hierarchy(bare.mount, 2, frozenset(names.decode().split()), bare.managed, bare.read_only)
+    names = "" if isinstance(text, Missing) else text.decode(errors="replace")
+    return Hierarchy(bare.mount, 2, frozenset(names.split()), bare.managed, bare.read_only)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from koordlet.host.formats import parse_counter
 from koordlet.host.mounts import Roots
 from koordlet.host.tree import Files
 from koordlet.model.readings import Missing
@@ -13,6 +14,7 @@ from koordlet.units import SECTOR_BYTES
 
 T = TypeVar("T")
 _KIB = 1_024
+_OLDEST_COLUMNS = 4  # user, nice, system, idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +115,15 @@ def own_cgroups(files: Files, roots: Roots) -> Mapping[str, str] | Missing:
 
 
 def parse_stat(text: bytes) -> NodeCpu:
-    """Raises ValueError where there is no ``cpu`` line; columns that old kernels lack are 0."""
-    for line in text.splitlines():
-        name, *fields = line.split()
+    """Raises ValueError where there is no ``cpu`` line, or one without idle time; other columns
+    that old kernels lack are 0.
+    """
+    for line in text.replace(b"\0", b"").splitlines():
+        name, *fields = line.split() or [b""]
         if name == b"cpu":
-            ticks = [int(field) for field in fields[:8]]
+            ticks = [parse_counter(field) for field in fields[:8]]
+            if len(ticks) < _OLDEST_COLUMNS:
+                raise ValueError(f"the cpu line has {len(ticks)} columns")
             return NodeCpu(*(ticks + [0] * (8 - len(ticks))))
     raise ValueError("no cpu line")
 
@@ -137,14 +143,14 @@ def parse_meminfo(text: bytes) -> Meminfo:
     total = sizes.get(b"MemTotal", 0)
     if total <= 0:
         raise ValueError("MemTotal is 0 or missing")
-    free = sizes.get(b"MemFree", 0)
+    free = min(sizes.get(b"MemFree", 0), total)
     cached = sizes.get(b"Cached", 0) + sizes.get(b"Buffers", 0)
     anon = [sizes.get(name) for name in (b"Active(anon)", b"Inactive(anon)", b"Unevictable")]
     known_anon = [size for size in anon if size is not None]
     return Meminfo(
         total,
         free,
-        sizes.get(b"MemAvailable", min(free + cached, total)),
+        min(sizes.get(b"MemAvailable", free + cached), total),
         cached,
         sizes.get(b"Inactive(file)"),
         sum(known_anon) if len(known_anon) == len(anon) else None,

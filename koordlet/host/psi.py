@@ -14,6 +14,8 @@ _USUAL_ROW = re.compile(
     rb"^(some|full) avg10=(\d+\.\d+) avg60=(\d+\.\d+) avg300=(\d+\.\d+) total=(\d+)$", re.MULTILINE
 )
 
+_NUMBER = re.compile(rb"\d{1,20}(?:\.\d{1,20})?")
+
 
 class PsiResource(Enum):
     """What tasks wait for."""
@@ -45,7 +47,10 @@ class Psi:
 
 
 def parse_psi(text: bytes) -> Psi:
-    """The text of a pressure file. Raises ValueError where it holds neither line."""
+    """The text of a pressure file. Raises ValueError where it holds neither line.
+
+    A line that cannot be read is left out and takes no other with it.
+    """
     usual = _USUAL_ROW.findall(text)
     if usual and len(usual) == text.strip().count(b"\n") + 1:  # read for each container: be quick
         rows = {
@@ -54,10 +59,11 @@ def parse_psi(text: bytes) -> Psi:
         }
         return Psi(rows.get(b"some"), rows.get(b"full"))
     lines: dict[bytes, PsiLine] = {}
-    for row in text.splitlines():
+    for row in text.replace(b"\0", b"").splitlines():
         kind, _, pairs = row.partition(b" ")
-        if kind in (b"some", b"full"):
-            lines[kind] = _parse_line(pairs.split())
+        line = _parse_line(pairs.split()) if kind in (b"some", b"full") else None
+        if line is not None:
+            lines[kind] = line
     if not lines:
         raise ValueError(f"no pressure line in {text[:80]!r}")
     return Psi(lines.get(b"some"), lines.get(b"full"))
@@ -79,14 +85,11 @@ def node_psi(files: Files, roots: Roots, resource: PsiResource) -> Psi | Missing
     return read_psi(files, f"{roots.proc}/pressure/{resource.value}")
 
 
-def _parse_line(pairs: list[bytes]) -> PsiLine:
-    values = dict(pair.split(b"=", 1) for pair in pairs)
-    try:
-        return PsiLine(
-            float(values[b"avg10"]),
-            float(values[b"avg60"]),
-            float(values[b"avg300"]),
-            int(values[b"total"]),
-        )
-    except KeyError as error:
-        raise ValueError(f"a pressure line lacks {error}") from None
+def _parse_line(pairs: list[bytes]) -> PsiLine | None:
+    """None where a number is missing or none of the kernel's (negative, nan): no such line."""
+    values = {key: number for key, _, number in (pair.partition(b"=") for pair in pairs)}
+    numbers = [values.get(key, b"") for key in (b"avg10", b"avg60", b"avg300", b"total")]
+    if not all(_NUMBER.fullmatch(number) for number in numbers) or b"." in numbers[3]:
+        return None
+    avg10, avg60, avg300, total = numbers
+    return PsiLine(float(avg10), float(avg60), float(avg300), int(total))

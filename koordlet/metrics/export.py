@@ -173,7 +173,7 @@ def _render(part: _Part, labels: str, values: Values) -> bytes:
             value = round(value * source.scale, 6)
         all_labels = (labels + source.labels + _full_label(source, values))[1:]
         text += f"{name}{{{all_labels}}} {value!r}\n" if all_labels else f"{name} {value!r}\n"
-    return text.encode()
+    return text.encode(errors="replace")
 
 
 def _full_label(source: _Source, values: Values) -> str:

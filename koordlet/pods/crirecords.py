@@ -122,8 +122,8 @@ class RuntimeView:
         if held is None:
             return False
         self._seen_containers.append(container_id)
-        if held.record.state is not _STATES[state]:
-            held.record = replace(held.record, state=_STATES[state])
+        if held.record.state is not _state(state):
+            held.record = replace(held.record, state=_state(state))
         return held.asked or state == _EXITED
 
     def learn_sandbox(self, item: pb.PodSandbox, info: Mapping[str, str]) -> None:
@@ -163,7 +163,7 @@ class RuntimeView:
             id=item.id,
             name=item.metadata.name,
             attempt=item.metadata.attempt,
-            state=_STATES[item.state],
+            state=_state(item.state),
             requests=wants.requests,
             limits=wants.limits,
             resources_source=(
@@ -189,7 +189,7 @@ class RuntimeView:
             id=item.id,
             name=item.metadata.name,
             attempt=item.metadata.attempt,
-            state=_STATES[item.state],
+            state=_state(item.state),
         )
         self._seen_containers.append(item.id)
         self._containers[item.id] = _held(item, record, asked=False)
@@ -216,7 +216,9 @@ class RuntimeView:
 
     def _group(self) -> dict[str, _Parts]:
         parts: dict[str, _Parts] = {}
-        for sandbox in sorted(self._sandboxes.values(), key=lambda sandbox: sandbox.age):
+        for sandbox in sorted(
+            self._sandboxes.values(), key=lambda sandbox: (sandbox.ready, sandbox.age)
+        ):
             parts.setdefault(sandbox.uid, _Parts()).sandboxes.append(sandbox)
         for container_id in self._seen_containers:
             held = self._containers[container_id]
@@ -240,18 +242,30 @@ class RuntimeView:
         return key, _pod_record(parts.sandboxes, [held.record for held in newest])
 
 
+def _state(number: int) -> ContainerState:
+    """Enums of proto3 are open: a newer runtime may tell a state that we do not know."""
+    return _STATES[number] if 0 <= number < len(_STATES) else ContainerState.UNKNOWN
+
+
 def _held(item: pb.Container, record: ContainerRecord, *, asked: bool) -> _Held:
     age = (item.metadata.attempt, item.created_at)
     return _Held(record=record, sandbox_id=item.pod_sandbox_id, age=age, asked=asked)
 
 
 def _newest_by_name(containers: Iterable[_Held]) -> list[_Held]:
+    """One that has not ended goes before all that have: attempts count from 0 again where the
+    kubelet lost its own record of the pod.
+    """
     newest: dict[str, _Held] = {}
     for held in containers:
         other = newest.get(held.record.name)
-        if other is None or held.age > other.age:
+        if other is None or _rank(held) > _rank(other):
             newest[held.record.name] = held
     return sorted(newest.values(), key=lambda held: held.record.name)
+
+
+def _rank(held: _Held) -> tuple[bool, tuple[int, int]]:
+    return held.record.state is not ContainerState.EXITED, held.age
 
 
 def _pod_record(sandboxes: list[_Sandbox], containers: list[ContainerRecord]) -> PodRecord:
@@ -347,7 +361,7 @@ def _info(info: Mapping[str, str]) -> Any:
     """The JSON that containerd and CRI-O put under ``info``; other runtimes tell nothing."""
     try:
         return json.loads(info.get("info", "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 

@@ -15,6 +15,7 @@ from koordlet.model.readings import Missing
 from koordlet.model.topology import CpuManagerPolicy
 from koordlet.pods.requests import NOTHING, ResourceReader
 from koordlet.protocol.cpuset import CpuSetError, parse_cpuset
+from koordlet.protocol.document import CONSTRUCTOR_ERRORS
 from koordlet.protocol.problem import Problem, Severity
 
 _DEFAULT_PORT = 10250
@@ -240,9 +241,9 @@ def _parse(raw: bytes) -> Any:
     text = raw.decode(errors="replace")
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, *CONSTRUCTOR_ERRORS):
         return None

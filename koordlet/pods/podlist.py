@@ -13,6 +13,9 @@ from koordlet.protocol import names
 from koordlet.protocol.problem import Problem, Severity
 from koordlet.protocol.qos import KubeQos, ValueSource
 
+_ODD = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""What reading a pod of another shape raises; OverflowError: 1e999 is a number in JSON."""
+
 _FINISHED = frozenset({"Succeeded", "Failed"})
 
 
@@ -44,7 +47,7 @@ def parse_pod_list(body: bytes) -> PodList:
     for position, item in enumerate(document.get("items") or ()):
         try:
             record = _pod_record(item, problems)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except _ODD as error:
             problems.append(_odd_pod(position, error))
         else:
             records[record.uid] = record
@@ -65,19 +68,21 @@ def _pod_record(item: Any, problems: list[Problem]) -> PodRecord:
     metadata, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     annotations = _texts(metadata.get("annotations"))
     reader = ResourceReader()
-    full_name = f"{metadata.get('namespace') or 'default'}/{metadata['name']}"
+    api_uid, name = _word(metadata["uid"]), _word(metadata["name"])
+    namespace = _word(metadata.get("namespace") or "default")
+    full_name = f"{namespace}/{name}"
     specs = _container_wants(spec, annotations, reader, f"pod {full_name}")
     wants = _whole_pod(spec, specs, reader, f"pod {full_name}")
     problems.extend(reader.problems)
     priority = spec.get("priority")
     return PodRecord(
-        uid=cgroup_uid(str(metadata["uid"]), annotations),
-        api_uid=str(metadata["uid"]),
-        namespace=metadata.get("namespace") or "default",
-        name=str(metadata["name"]),
+        uid=cgroup_uid(api_uid, annotations),
+        api_uid=api_uid,
+        namespace=namespace,
+        name=name,
         labels=_texts(metadata.get("labels")),
         annotations=annotations,
-        runtime_handler=spec.get("runtimeClassName") or "",
+        runtime_handler=_text(spec.get("runtimeClassName")),
         containers=_containers(spec, status, specs),
         priority=int(priority) if priority is not None else None,
         priority_source=ValueSource.UNKNOWN if priority is None else ValueSource.KUBELET,
@@ -114,7 +119,7 @@ def _container_wants(
         extended = reader.extended_spec(text, where)
     found: dict[str, Wants] = {}
     for block in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-        name = str(block["name"])
+        name = _word(block["name"])
         wants = reader.wants(block.get("resources"), f"{where} container {name}")
         found[name] = wants if wants != Wants() else extended.get(name, wants)
     return found
@@ -125,10 +130,10 @@ def _whole_pod(
 ) -> Wants:
     """The pod's sums; resources stated for the pod as a whole come before them."""
     inits = [
-        InitWants(specs[str(block["name"])], restartable=block.get("restartPolicy") == "Always")
+        InitWants(specs[_word(block["name"])], restartable=block.get("restartPolicy") == "Always")
         for block in spec.get("initContainers") or ()
     ]
-    main = [specs[str(block["name"])] for block in spec.get("containers") or ()]
+    main = [specs[_word(block["name"])] for block in spec.get("containers") or ()]
     overhead = reader.resources(spec.get("overhead"), f"{where} overhead")
     sums = pod_wants(main, inits, overhead)
     stated = reader.wants(spec.get("resources"), where)
@@ -153,11 +158,11 @@ def _containers(
 ) -> tuple[ContainerRecord, ...]:
     """Containers by name; one that was not created yet has an empty id."""
     states = {
-        str(block["name"]): block
+        _word(block["name"]): block
         for kind in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
         for block in status.get(kind) or ()
     }
-    ephemeral = (str(block["name"]) for block in spec.get("ephemeralContainers") or ())
+    ephemeral = (_word(block["name"]) for block in spec.get("ephemeralContainers") or ())
     found = [
         _container(name, states.get(name) or {}, specs.get(name, Wants()))
         for name in (*specs, *ephemeral)
@@ -177,7 +182,7 @@ def _container(name: str, status: Mapping[str, Any], wants: Wants) -> ContainerR
     if now is ContainerState.CREATED:
         container_id = ""  # waiting: the id, if any, is the one that ended before
     return ContainerRecord(
-        id=str(container_id).rpartition("://")[2],
+        id=_text(container_id).rpartition("://")[2],
         name=name,
         attempt=int(status.get("restartCount") or 0),
         state=now,
@@ -204,4 +209,16 @@ def _owner(metadata: Mapping[str, Any]) -> str:
 def _texts(mapping: Any) -> dict[str, str]:
     if mapping is None:
         return {}
-    return {str(key): str(value) for key, value in mapping.items()}
+    return {_text(key): _text(value) for key, value in mapping.items()}
+
+
+def _word(value: Any) -> str:
+    """A name or uid. Raises ValueError for anything else: a path or a row is made of it."""
+    if not isinstance(value, str) or not value.isprintable() or not value:
+        raise ValueError(f"{value!r:.80} is no name")
+    return value
+
+
+def _text(value: Any) -> str:
+    """``value`` as text that any file or page takes: half of a surrogate pair is none."""
+    return "" if value is None else str(value).encode(errors="replace").decode()

@@ -107,7 +107,7 @@ class ResourceReader:
         where = f"{where} annotation {names.ANNOTATION_EXTENDED_RESOURCE_SPEC}"
         try:
             document = json.loads(annotation)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.problems.append(
                 Problem("annotation", where, f"no JSON: {error}", severity=Severity.WARNING)
             )

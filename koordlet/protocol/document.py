@@ -16,6 +16,10 @@ import yaml
 from koordlet.protocol.problem import Problem, RefusedError
 
 MAX_DOCUMENT_BYTES = 1 << 20
+CONSTRUCTOR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
+"""What PyYAML raises beside its own errors: for 2020-99-99, numbers without end, and values that do
+not suit their explicit tag (``!!bool x``, ``!!int ''``, ``!!timestamp x``, ``!!map [a]``).
+"""
 
 
 def parse_document(text: str, where: str) -> dict[Any, Any]:
@@ -54,7 +58,7 @@ def _parse(text: str, where: str) -> Any:
         ) from None
     except RecursionError:
         raise _refused("document-unreadable", where, "nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as fault:  # ValueError: 2020-99-99, numbers without end
+    except (yaml.YAMLError, *CONSTRUCTOR_ERRORS) as fault:
         what = " ".join(str(fault).split())[:300]
         raise _refused("document-unreadable", where, what, "one YAML or JSON document") from None
 
@@ -99,7 +103,13 @@ class _Loader(yaml.SafeLoader):
                     f"line {key.start_mark.line + 1}: key {key.value!r} stands twice in one mapping"
                 )
             seen.add(text)
-        return super().construct_mapping(node, deep)
+        found = super().construct_mapping(node, deep)
+        for key in found:
+            if not isinstance(key, str | int | float | None):  # dates, bytes: no key in JSON
+                raise yaml.YAMLError(
+                    f"line {node.start_mark.line + 1}: key {str(key)!r} is a {type(key).__name__}"
+                )
+        return found
 
 
 def _kind(data: object) -> str:

@@ -62,9 +62,12 @@ def parse_quantity(text: str) -> Fraction:
 def parse_milli(text: str) -> int:
     """Milli-units, rounded up as Kubernetes does (``0.1m`` is 1); for CPU, milli-cores.
 
-    Raises QuantityError, also for negative values.
+    Raises QuantityError, also for negative values and beyond 2**63 - 1.
     """
-    return math.ceil(_not_negative(text) * 1000)
+    milli = math.ceil(_not_negative(text) * 1000)
+    if milli > _MAX_VALUE:
+        raise QuantityError(f"quantity {text!r} is too large; limit: 2^63-1 thousandths; {_REMEDY}")
+    return milli
 
 
 def parse_bytes(text: str) -> int:

@@ -322,3 +322,22 @@ def test_journaled_values_of_pods_are_held_while_no_source_knows_the_pods(
     pipe.run(3)
     assert len(pipe.cpus(TIER)) == 2
     assert pipe.host.text(batch.cgroup, "cpu.idle") == "1"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_H18_a_nested_cgroup_whose_name_is_no_utf8_is_narrowed_and_given_back(
+    pipeline: MakePipeline, layout: str
+) -> None:
+    """Whoever may make cgroups in a container chooses their names, byte for byte."""
+    pipe = pipeline(layout, slo=CPUSET)
+    web, batch = pipe.add_pod("web", Qos.LS), pipe.add_pod("batch", Qos.BE)
+    nested = pipe.host.make(batch.container().child("a\udcffb"), {"tasks": 1})
+    before = pipe.photo()
+    pipe.load = {web.cgroup: 4.0}
+    pipe.run_until_settled()
+    if layout != "v2":
+        assert pipe.cpus(nested) == pipe.cpus(TIER) != WIDE
+    pipe.restart()
+    pipe.run(3)
+    pipe.stop()
+    assert pipe.photo() == before

@@ -93,3 +93,9 @@ def test_events_survive_the_process(tmp_path: Path) -> None:
 )
 def test_the_pod_is_read_from_the_path(path: str, uid: str) -> None:
     assert pod_uid_in(CgroupPath(path)) == uid
+
+
+def test_H18_a_name_that_is_no_utf8_is_stored_as_far_as_it_is_text(store: AuditStore) -> None:
+    store.append([event(1, target="be/a\udcffb")])
+    (told,) = store.query(AuditQuery())
+    assert told.target == "be/a?b"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -206,3 +208,32 @@ def test_the_file_is_private(path: Path) -> None:
     opened(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_uid == os.geteuid()
+
+
+def test_H18_a_cgroup_whose_name_is_no_utf8_has_a_row_like_any_other(path: Path) -> None:
+    odd = replace(ROW, path=CgroupPath("be/a\udcffb"))
+    journal = opened(path)
+    journal.begin([ROW, odd])
+    assert set(journal.rows()[0]) == {ROW, odd}
+    journal.finish([], [odd.key])
+    assert journal.rows() == ((ROW,), ())
+
+
+def test_H15_a_schema_that_is_no_number_is_refused_and_not_a_crash(path: Path) -> None:
+    opened(path).close()
+    with db(path) as other:
+        other.execute("UPDATE meta SET value = 'x' WHERE name = 'schema'")
+    with pytest.raises(JournalError, match="schema x"):
+        opened(path)
+
+
+def test_H15_a_file_that_cannot_be_made_ours_is_a_journal_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    opened(path).close()
+    monkeypatch.setattr(Path, "chmod", refused)
+    with pytest.raises(JournalError, match="Read-only"):
+        opened(path)

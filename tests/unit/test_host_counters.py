@@ -11,7 +11,7 @@ from koordlet.host.counters import (
     parse_io_v2,
     parse_memory,
 )
-from koordlet.host.formats import parse_flat_keyed
+from koordlet.host.formats import parse_counter, parse_flat_keyed
 from koordlet.model.knobs import Knob
 from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
@@ -194,3 +194,27 @@ def test_a_controller_that_is_not_mounted_makes_its_counters_missing() -> None:
         assert isinstance(found, Missing)
     assert isinstance(bare.io(POD), Missing)
     assert isinstance(bare.pids(POD), Missing)
+
+
+@pytest.mark.parametrize(
+    "text", [b"-5\n", b"", b"1_000", "٣".encode(), b"9" * 5_000, b"5 6", b"nan"]
+)
+def test_PP_15_what_is_no_counter_is_missing_and_never_negative(text: bytes) -> None:
+    host = fake_host("v1", cgroups={"pod": {}})
+    cgroups = host.cgroups()
+    for file in ("cpuacct.usage", "memory.usage_in_bytes"):
+        host.set_text("pod", file, text.decode())
+    assert isinstance(cgroups.cpu_usage_ns(POD), Missing)
+    assert isinstance(cgroups.memory(POD), Missing)
+
+
+def test_MEM_09_nuls_after_a_counter_are_ignored() -> None:
+    assert parse_counter(b"4096\n" + b"\0" * 40) == 4096
+
+
+def test_V1_11_a_number_without_end_is_skipped_like_any_other_odd_line() -> None:
+    huge = b"9" * 5_000
+    assert parse_flat_keyed(b"nr_periods " + huge + b"\nnr_throttled 3\n") == {b"nr_throttled": 3}
+    rows = b"8:0 Read " + huge + b"\n8:0 Write 7\n"
+    assert parse_io_v1(rows, b"").total == IoCounters(write_bytes=7)
+    assert parse_io_v2(b"8:0 rbytes=" + huge + b" wbytes=7\n").total == IoCounters(write_bytes=7)

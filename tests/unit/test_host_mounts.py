@@ -185,3 +185,9 @@ def test_dir_of_says_what_is_not_mounted() -> None:
     found = cgroups.dir_of(ROOT, "unified")
     assert found == Missing("no cgroup hierarchy offers the unified controller")
     assert isinstance(cgroups.children(ROOT, "unified"), Missing)
+
+
+def test_V1_01_every_escape_and_no_other_line_break_than_the_kernels() -> None:
+    line = "25 1 0:1 / /a\\043b\\134040\u0085\u2028c rw - cgroup cgroup rw,cpu\n"
+    (mount,) = parse_mountinfo(line.encode())
+    assert mount.point == "/a#b\\040\u0085\u2028c"

@@ -113,3 +113,15 @@ def test_rubbish_is_missing_everywhere(text: bytes) -> None:
     files.put("/proc/meminfo", text)
     assert isinstance(procfs.node_cpu(files, Roots()), Missing)
     assert isinstance(procfs.meminfo(files, Roots()), Missing)
+
+
+def test_OPS_12_ticks_that_are_none_give_no_sample() -> None:
+    for text in (b"cpu -1 2 3 4\n", b"cpu\n", b"cpu 1 2\n", b"cpu 1 2 3 x\n"):
+        with pytest.raises(ValueError, match=r"counter|columns"):
+            procfs.parse_stat(text)
+    assert procfs.parse_stat(b"\ncpu  1 2 3 4\0\0").idle == 4
+
+
+def test_MEM_02_no_part_of_memory_is_larger_than_the_whole() -> None:
+    found = procfs.parse_meminfo(b"MemTotal: 100 kB\nMemFree: 200 kB\nMemAvailable: 500 kB\n")
+    assert found.available_bytes == found.free_bytes == found.total_bytes

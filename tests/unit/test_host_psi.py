@@ -138,3 +138,18 @@ def test_a_trigger_on_the_real_kernel() -> None:
         assert found.window_us in psitrigger.WINDOWS_US
         found.close()
         host.close()
+
+
+@pytest.mark.parametrize(
+    "odd", [b"avg10=nan avg60=0 avg300=0 total=1", b"avg10=-1 avg60=0 avg300=0 total=1", b"x", b""]
+)
+def test_PP_04_a_line_that_cannot_be_read_takes_no_other_with_it(odd: bytes) -> None:
+    good = b"full avg10=1.00 avg60=2.00 avg300=3.00 total=4\n"
+    assert parse_psi(b"some " + odd + b"\n" + good) == Psi(None, PsiLine(1.0, 2.0, 3.0, 4))
+    with pytest.raises(ValueError, match="no pressure line"):
+        parse_psi(b"some " + odd + b"\n")
+
+
+def test_MEM_09_nuls_after_pressure_lines_are_ignored() -> None:
+    text = b"some avg10=1.00 avg60=2.00 avg300=3.00 total=4" + b"\0" * 30
+    assert parse_psi(text) == Psi(PsiLine(1.0, 2.0, 3.0, 4), None)

@@ -477,3 +477,22 @@ def test_recorded_kubelet_world_becomes_pods() -> None:
     assert database.spec_quota_us == 100_000
     batch = {each.name: each for each in records["be-n1"].containers}["c"]
     assert batch.requests == batch.limits == Resources()
+
+
+def test_CRI_14_a_running_attempt_counts_before_a_later_one_that_has_ended(
+    cri: FakeCri, client: CriClient
+) -> None:
+    """Attempts begin at 0 again where the kubelet lost its own record of the pod."""
+    pod = cri.add_pod("web")
+    cri.add_container(pod, "main", attempt=3, state=pb.CONTAINER_EXITED)
+    running = cri.add_container(pod, "main", attempt=0)
+    assert [each.id for each in only(client.list_records()).containers] == [running.id]
+
+
+def test_CRI_17_a_state_that_nobody_knows_yet_is_unknown(cri: FakeCri, client: CriClient) -> None:
+    pod = cri.add_pod("web")
+    container = cri.add_container(pod, "main")
+    client.list_records()
+    container.state = 9
+    (told,) = only(client.list_records()).containers
+    assert told.state is ContainerState.UNKNOWN

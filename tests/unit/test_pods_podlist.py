@@ -230,3 +230,38 @@ def test_empty_list(body: bytes) -> None:
 
 def test_unknown_qos_class_is_not_told() -> None:
     assert parse_one(pod(status={"qosClass": "Odd"})).kube_qos is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pod(metadata={"uid": None}),
+        pod(metadata={"uid": ""}),
+        pod(metadata={"uid": "a\0b"}),
+        pod(metadata={"name": "\ud800"}),
+        pod(metadata={"namespace": 5}),
+        pod(spec={"priority": float("inf")}),
+        pod(status={"containerStatuses": [{"name": "main", "restartCount": float("inf")}]}),
+    ],
+)
+def test_CRI_03_an_odd_pod_is_left_out_and_hides_no_other(odd: dict[str, Any]) -> None:
+    good = pod(metadata={"uid": "good"})
+    listed = parse_pod_list(json.dumps({"items": [odd, good]}).encode())
+    assert [record.uid for record in listed.records] == ["good"]
+    assert [problem.code for problem in listed.problems] == ["kubelet-odd-pod"]
+
+
+def test_H26_an_annotation_that_nests_without_end_is_no_annotation() -> None:
+    deep = {names.ANNOTATION_EXTENDED_RESOURCE_SPEC: "[" * 100_000}
+    listed = parse_pod_list(json.dumps({"items": [pod(metadata={"annotations": deep})]}).encode())
+    assert len(listed.records) == 1
+    assert [problem.code for problem in listed.problems] == ["annotation"]
+
+
+def test_POD_13_a_runtime_class_is_always_text() -> None:
+    assert parse_one(pod(spec={"runtimeClassName": 5})).runtime_handler == "5"
+
+
+def test_CFG_10_cores_beyond_an_int64_of_milli_cores_are_not_readable() -> None:
+    block = [{"name": "main", "resources": {"requests": {"cpu": "1E", "memory": "1E"}}}]
+    assert parse_one(pod(spec={"containers": block})).requests == Resources(None, 10**18)

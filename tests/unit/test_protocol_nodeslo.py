@@ -407,3 +407,20 @@ def test_a_text_full_of_unknown_fields_is_given_up() -> None:
 def test_an_slo_crosses_a_process_boundary() -> None:
     slo: NodeSlo = pickle.loads(pickle.dumps(DEFAULT_NODESLO))
     assert slo == DEFAULT_NODESLO
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: !!bool x",
+        "a: !!int ''",
+        "a: !!timestamp x",
+        "!!map [a]",
+        "resourceUsedThresholdWithBE: {enable: {2020-01-01: 1}}",
+        "{" * 100_000,
+    ],
+)
+def test_CFG_05_yaml_that_its_own_reader_trips_over_is_refused_with_words(text: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        load_nodeslo(text, "slo.yaml")
+    assert refused.value.problems[0].code == "document-unreadable"

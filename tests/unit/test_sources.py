@@ -161,3 +161,25 @@ def test_a_stopped_source_asks_no_more(asked: Asked) -> None:
 
 def _wait(done: Callable[[], object]) -> None:
     until(done, WITHIN_S)
+
+
+def test_OPS_01_a_client_with_a_fault_is_asked_again_and_the_fault_told() -> None:
+    """A thread that died would look like a source whose answers only grow old."""
+    told: list[SourceStatus] = []
+
+    class Faulty:
+        warnings: tuple[Problem, ...] = ()
+        asked = 0
+
+        def list_records(self) -> tuple[PodRecord, ...]:
+            self.asked += 1
+            if self.asked == 1:
+                raise IndexError("an answer of a shape that nobody thought of")
+            return ()
+
+    source = ListSource("cri", "x.sock", Faulty(), SystemClock(), lambda *_: None, told.append)
+    source.start()
+    until(lambda: bool(told) and told[-1].state is SourceState.OK, WITHIN_S)
+    source.stop()
+    assert told[0].state is SourceState.FAILED
+    assert [problem.code for problem in told[0].problems] == ["source-fault"]
