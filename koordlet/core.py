@@ -80,6 +80,7 @@ class Core:
         self._due = _Deadlines(hot_s=now_s, tick_s=now_s)
         self._handlers: dict[type, Callable[[Any], None]] = {
             ipc.PodsUpdate: self._on_word,
+            ipc.PodsChange: self._on_word,
             ipc.PodsStillTrue: self._on_word,
             ipc.AppsUpdate: self._on_word,
             ipc.SloUpdate: self._on_word,

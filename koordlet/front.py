@@ -132,10 +132,14 @@ class PodLists:
 
     def _message(self) -> object:
         merged, age_s = self._merged()
-        same = self._sent is not None and merged == self._sent.records
+        before = None if self._sent is None else self._sent.records
         self._sent = ipc.PodsUpdate(merged, age_s)
         self._sent_at_s = self._clock.now_s()
-        return ipc.PodsStillTrue(age_s) if same else self._sent
+        if merged == before:
+            return ipc.PodsStillTrue(age_s)
+        if before is None or isinstance(before, Missing) or isinstance(merged, Missing):
+            return self._sent
+        return _change(before, merged, age_s)
 
     def _merged(self) -> tuple[tuple[PodRecord, ...] | Missing, float]:
         """One list, and the age of its oldest part. Without the runtime's list the kubelet's
@@ -162,6 +166,15 @@ class PodLists:
         with self._lock:
             message = self._message()
         self._post(message)
+
+
+def _change(
+    before: tuple[PodRecord, ...], after: tuple[PodRecord, ...], age_s: float
+) -> ipc.PodsChange:
+    known = {record.uid: record for record in before}
+    changed = tuple(record for record in after if known.get(record.uid) != record)
+    gone = frozenset(known) - {record.uid for record in after}
+    return ipc.PodsChange(changed, gone, age_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from koordlet.report import (
     SourceStatus,
     TickReport,
     TickStats,
+    whole_workloads,
 )
 
 TICKS_KEPT = 900
@@ -59,7 +60,7 @@ class FrontState:
             self.readings.apply(report.readings)
             self._core = report.status or self._core
             self._plan = report.plan or self._plan
-            self._workloads = report.workloads or self._workloads
+            self._workloads = whole_workloads(report, self._workloads)
             self._capabilities = report.capabilities or self._capabilities
             if report.owned is not None:
                 self._owned = report.owned

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from koordlet.host.cgroup import Cgroups
-from koordlet.ipc import AppsUpdate, KubeletUpdate, PodsStillTrue, PodsUpdate, SloUpdate
+from koordlet.ipc import (
+    AppsUpdate,
+    KubeletUpdate,
+    PodsChange,
+    PodsStillTrue,
+    PodsUpdate,
+    SloUpdate,
+)
 from koordlet.model.actions import Owned, Target
 from koordlet.model.knobs import Value
 from koordlet.model.paths import ROOT, CgroupPath
@@ -22,7 +29,7 @@ QUIET_VALUES_S = 5.0
 RESCAN_S = 30.0  # a missed event costs at most this
 BLIND_RESCAN_S = 10.0  # where some directories are not watched
 
-Word = PodsUpdate | PodsStillTrue | AppsUpdate | SloUpdate | KubeletUpdate
+Word = PodsUpdate | PodsChange | PodsStillTrue | AppsUpdate | SloUpdate | KubeletUpdate
 """What a source may say."""
 
 
@@ -81,6 +88,11 @@ class Observer:
         match word:
             case PodsUpdate():
                 inputs.pods, inputs.pods_at_s = word, now_s
+            case PodsChange():
+                if inputs.pods is None or isinstance(inputs.pods.records, Missing):
+                    return False  # the whole list is still to come
+                records = word.applied_to(inputs.pods.records)
+                inputs.pods, inputs.pods_at_s = PodsUpdate(records, word.age_s), now_s
             case PodsStillTrue():
                 if inputs.pods is not None:
                     inputs.pods = PodsUpdate(inputs.pods.records, word.age_s)

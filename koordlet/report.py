@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -89,11 +89,24 @@ class TickReport:
     readings: Readings
     status: CoreStatus | None = None
     plan: Plan | None = None
-    workloads: Workloads | None = None
+    workloads: Workloads | None = None  # of its pods only those that changed, see pod_uids
+    pod_uids: tuple[str, ...] | None = None  # all pods now, in order; None: workloads has them all
     owned: tuple[Owned, ...] | None = None
     capabilities: Capabilities | None = None
     outcomes: tuple[Outcome, ...] = ()
     audit: tuple[AuditEvent, ...] = ()
+
+
+def whole_workloads(report: TickReport, before: Workloads | Missing) -> Workloads | Missing:
+    """The workloads after ``report``, with the pods that it left out taken from ``before``."""
+    told = report.workloads
+    if told is None:
+        return before
+    if report.pod_uids is None:
+        return told
+    known = {} if isinstance(before, Missing) else {pod.uid: pod for pod in before.known_pods()}
+    known.update((pod.uid, pod) for pod in told.known_pods())
+    return replace(told, pods=tuple(known[uid] for uid in report.pod_uids if uid in known))
 
 
 class SourceState(Enum):

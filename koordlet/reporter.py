@@ -83,12 +83,14 @@ class Reporter:
         told, parts = self._told, self._parts
         owned = parts.executor.owned()
         workloads = parts.observer.seen.workloads
+        changed, pod_uids = _changed_workloads(workloads, told.workloads)
         report = TickReport(
             stats=self._stats(ticked),
             readings=parts.collector.readings(ticked.tick, Scope.WHOLE if whole else Scope.DELTA),
             status=self._due_status(ticked),
             plan=self._due_plan(ticked),
-            workloads=None if workloads is told.workloads else workloads,
+            workloads=changed,
+            pod_uids=pod_uids,
             owned=None if owned is told.owned else tuple(owned.values()),
             capabilities=None if ticked.capabilities is told.capabilities else ticked.capabilities,
             outcomes=self._outcomes(ticked),
@@ -198,6 +200,21 @@ class Reporter:
             )
             for report in ticked.proposals.reports
         )
+
+
+def _changed_workloads(
+    now: Workloads, told: Workloads | None
+) -> tuple[Workloads | None, tuple[str, ...] | None]:
+    """Workloads with only the pods that are other objects than those told last, and the uids of
+    all; (None, None) where nothing was looked up since.
+    """
+    if now is told:
+        return None, None
+    if told is None or isinstance(now.pods, Missing) or isinstance(told.pods, Missing):
+        return now, None
+    known = {pod.uid: pod for pod in told.pods}
+    changed = tuple(pod for pod in now.pods if known.get(pod.uid) is not pod)
+    return replace(now, pods=changed), tuple(pod.uid for pod in now.pods)
 
 
 def _without_numbers(status: CoreStatus) -> CoreStatus:

@@ -269,6 +269,17 @@ class Lists:
     def pass_s(self, seconds: float) -> None:
         self.clock.at_s += seconds
 
+    def uids(self) -> list[str]:
+        """The uids that a core knows which has heard everything."""
+        records: tuple[PodRecord, ...] = ()
+        for message in self.sent:
+            if isinstance(message, ipc.PodsUpdate):
+                assert not isinstance(message.records, Missing)
+                records = message.records
+            elif isinstance(message, ipc.PodsChange):
+                records = message.applied_to(records)
+        return [record.uid for record in records]
+
 
 DOWN = Problem("cri", "containerd.sock", "connection refused")
 
@@ -340,7 +351,8 @@ def test_a_source_that_appears_late_holds_up_nobody() -> None:
     rig.lists.publish("cri", (_record("u1"),))
     rig.lists.expect("kubelet")  # found after half a minute, and slow to answer
     rig.lists.publish("cri", (_record("u1"), _record("u2")))
-    assert [len(update.records) for update in rig.sent] == [1, 2]
+    assert [type(message) for message in rig.sent] == [ipc.PodsUpdate, ipc.PodsChange]
+    assert rig.uids() == ["u1", "u2"]
 
 
 def test_a_runtime_that_comes_up_later_is_heard() -> None:
@@ -348,7 +360,7 @@ def test_a_runtime_that_comes_up_later_is_heard() -> None:
     rig.lists.no_sources()
     rig.lists.expect("cri")
     rig.lists.publish("cri", (_record("u1"),))
-    assert [record.uid for record in rig.sent[-1].records] == ["u1"]
+    assert rig.uids() == ["u1"]
 
 
 def test_a_failure_keeps_the_last_good_list_and_its_age_grows() -> None:
@@ -369,14 +381,29 @@ def test_the_age_of_a_merged_list_is_that_of_its_oldest_part() -> None:
     assert rig.sent[-1].age_s == 7.0
 
 
-def test_an_unchanged_list_is_told_in_a_word_and_a_changed_one_whole() -> None:
+def test_an_unchanged_list_is_told_in_a_word_and_of_a_changed_one_the_change() -> None:
     rig = Lists()
     rig.lists.publish("cri", (_record("u1"),))
     rig.lists.publish("cri", (_record("u1"),))
     rig.lists.publish("cri", (_record("u2"),))
     rig.lists.publish("cri", DOWN)
     kinds = [type(message) for message in rig.sent]
-    assert kinds == [ipc.PodsUpdate, ipc.PodsStillTrue, ipc.PodsUpdate, ipc.PodsStillTrue]
+    assert kinds == [ipc.PodsUpdate, ipc.PodsStillTrue, ipc.PodsChange, ipc.PodsStillTrue]
+    assert rig.uids() == ["u2"]
+
+
+def test_OPS_03_one_containers_start_on_a_full_node_is_told_alone_and_twice_is_harmless() -> None:
+    rig = Lists()
+    many = [_record(f"u{n}") for n in range(100)]
+    rig.lists.publish("cri", tuple(many))
+    many[50] = _record("u50", container="c1")
+    rig.lists.publish("cri", tuple(many[:-1]))
+    change = rig.sent[-1]
+    assert [record.uid for record in change.changed] == ["u50"]
+    assert change.gone == {"u99"}
+    once = change.applied_to(rig.sent[0].records)
+    assert change.applied_to(once) == once
+    assert {record.uid: record for record in once} == {r.uid: r for r in many[:-1]}
 
 
 def test_before_the_first_list_there_is_nothing_to_send_again() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from koordlet.metrics.readings import Scope
 from koordlet.model.actions import Status
+from koordlet.model.readings import Missing
 from koordlet.protocol.nodeslo import CpuSuppressPolicy
 from koordlet.protocol.qos import Qos
-from koordlet.report import TickCause, TickReport
+from koordlet.report import TickCause, TickReport, whole_workloads
 from koordlet.tick import AUDIT_KEPT
 from tests.support.pipeline import TIER, Pipeline
 from tests.support.snapshots import slo
@@ -61,7 +62,8 @@ def test_what_changed_is_told(pipe: Pipeline) -> None:
     pipe.load = {"kubepods/burstable/podweb": 4.0}
     report = _run(pipe)
     assert report.workloads is not None
-    assert len(report.workloads.known_pods()) == 3
+    assert report.pod_uids is not None and len(report.pod_uids) == 3
+    assert len(report.workloads.known_pods()) == 1  # the others are as they were
     assert report.owned is not None
     assert [outcome.status for outcome in report.outcomes] == [Status.APPLIED]
     assert [event.kind for event in report.audit] == ["write"]
@@ -136,3 +138,17 @@ def test_a_plan_whose_numbers_alone_moved_is_told_every_two_seconds(pipe: Pipeli
         pipe.load = {"kubepods/burstable/podweb": 1.0 + 0.001 * (tick % 2)}
         told += _run(pipe).plan is not None
     assert 4 <= told <= 6
+
+
+def test_OPS_03_what_a_front_puts_together_is_what_the_core_sees(pipe: Pipeline) -> None:
+    """Pods come, go and change; only changed ones are told, and the picture stays whole."""
+    seen = whole_workloads(_run(pipe, whole=True), Missing("nothing yet"))
+    for number in range(6):
+        pipe.add_pod(f"job{number}", Qos.BE)
+        if number > 2:
+            pipe.remove_pod(f"job{number - 2}")
+        report = _run(pipe)
+        seen = whole_workloads(report, seen)
+        assert seen == pipe.observer.seen.workloads
+        assert report.workloads is not None
+        assert len(report.workloads.known_pods()) <= 2
