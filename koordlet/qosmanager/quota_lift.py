@@ -73,11 +73,12 @@ def lift_needs(root: CgroupPath, tree: Tree) -> Iterator[Target]:
 
 def lift(snapshot: Snapshot, root: CgroupPath, quota_us: int, period_us: int) -> Lifts:
     """Everything below ``root`` that has to be unlimited while it has ``quota_us``."""
-    channels = _Channels.of(snapshot)
+    limited = [path for path in descendants(root, snapshot.be_tree) if _may_limit(snapshot, path)]
+    channels = _Channels.of(snapshot) if limited else _Channels({})
     actions: list[SetValue] = []
     holds: list[Hold] = []
     binding: list[ChildQuota] = []
-    for path in descendants(root, snapshot.be_tree):
+    for path in limited:
         child = _read(snapshot, path)
         if isinstance(child, Hold):
             holds.append(child)
@@ -112,6 +113,12 @@ def stay_lifted(row: Owned) -> SetValue:
         channel=row.channel,
         container_id=row.container_id,
     )
+
+
+def _may_limit(snapshot: Snapshot, path: CgroupPath) -> bool:
+    """False for what has no limit and never had one: most of the hundreds below a tier."""
+    key: Target = (path, Knob.CPU_QUOTA)
+    return key in snapshot.owned or snapshot.values.get(key, 0) is not None
 
 
 def _read(snapshot: Snapshot, path: CgroupPath) -> ChildQuota | Hold | None:
