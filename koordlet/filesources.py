@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import structlog
+
 from koordlet import ipc
 from koordlet.clock import Clock
 from koordlet.config import Config
@@ -81,7 +83,10 @@ class FileSources:
 
     def _run(self) -> None:
         while not self._stopped.wait(POLL_S):
-            self.poll()
+            try:
+                self.poll()
+            except Exception:  # noqa: BLE001 - a thread that died would never read a file again
+                structlog.get_logger("files").exception("cannot look at the files")
 
     def poll(self) -> None:
         """One look at all files."""

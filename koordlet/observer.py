@@ -20,6 +20,7 @@ from koordlet.model.paths import ROOT, CgroupPath
 from koordlet.model.pods import BeRoot, HostApp, KubeLayout, Workloads, be_roots
 from koordlet.model.readings import Missing
 from koordlet.pods.applocate import locate_apps
+from koordlet.pods.hostapp import declared_cgroup
 from koordlet.pods.layout import find_layout
 from koordlet.pods.locate import LocateCache, locate_pods
 from koordlet.protocol.problem import Problem
@@ -127,7 +128,7 @@ class Observer:
         self.seen = self._look(now_s)
         self.values_are_doubtful()
         # What was made in a directory just before it was watched is found by another look.
-        self._dirty = self._tree_watch.follow(_followed(self.seen))
+        self._dirty = self._tree_watch.follow(_followed(self.seen, self.inputs.apps))
 
     def close(self) -> None:
         """Watch nothing any more."""
@@ -192,10 +193,17 @@ class Observer:
         self._quiet_at_s = float("-inf")
 
 
-def _followed(seen: Seen) -> set[CgroupPath]:
-    """Directories whose children matter: where tiers, pods, containers and apps appear."""
+def _followed(seen: Seen, apps: AppsUpdate | None) -> set[CgroupPath]:
+    """Directories whose children matter: where tiers, pods, containers and apps appear, those of
+    applications that are not there (yet, or no more) included.
+    """
     dirs = {ROOT, *seen.be_tree}
     layout = seen.workloads.layout
+    for record in () if apps is None else apps.records:
+        path = ROOT if record.systemd_unit else declared_cgroup(record, layout)
+        while isinstance(path, CgroupPath) and path != ROOT:
+            path = path.parent
+            dirs.add(path)
     if not isinstance(layout, Missing):
         dirs |= {layout.kubepods, layout.burstable, layout.besteffort}
     for pod in seen.workloads.known_pods():

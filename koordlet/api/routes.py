@@ -117,7 +117,10 @@ def _failed(request: Request, problems: tuple[Problem, ...]) -> bool:
 
 
 def _dispatch(request: Request, view: NodeView, backend: Backend) -> Said:
-    parts = urlsplit(request.target)
+    try:
+        parts = urlsplit(request.target)
+    except ValueError as error:
+        raise _bad("request", str(error), "a path, e.g. /v1/status") from None
     path = parts.path.removeprefix("/v1/") if parts.path.startswith("/v1/") else ""
     if path in QUESTIONS:
         _check_method(request, "GET")
@@ -163,7 +166,7 @@ def _body(body: bytes, fields: Mapping[str, type | UnionType]) -> dict[str, Any]
     """The JSON object of an order; unknown fields and wrong types are refused."""
     try:
         given = json.loads(body or b"{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _bad("body", f"no JSON: {error}", "a JSON object") from None
     if not isinstance(given, dict):
         raise _bad("body", f"a JSON {type(given).__name__}", "a JSON object")

@@ -22,6 +22,7 @@ Tap = Callable[[str, bytes | Missing], None]
 
 FD_SHARE_PERCENT = 60
 FD_BUDGET_MAX = 8_192
+FD_OTHERS = 72  # pressure triggers, mounts, journal, sockets, pipes, files open for a moment
 _PAGE = 4_096
 _LONG_READ = 65_536
 _SURELY_WHOLE = 1_024
@@ -103,10 +104,11 @@ def raise_fd_limit() -> int:
 
 
 def fd_budget(hard_limit: int) -> int:
-    """How many fds may be kept under ``hard_limit`` (hazard H29)."""
+    """How many fds may be kept under ``hard_limit`` (hazard H29); FD_OTHERS are never spent."""
     if hard_limit == resource.RLIM_INFINITY:
         return FD_BUDGET_MAX
-    return min(hard_limit * FD_SHARE_PERCENT // 100, FD_BUDGET_MAX)
+    share = min(hard_limit * FD_SHARE_PERCENT // 100, hard_limit - FD_OTHERS)
+    return max(0, min(share, FD_BUDGET_MAX))
 
 
 @dataclass(slots=True)

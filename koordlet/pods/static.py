@@ -123,12 +123,17 @@ def _read(path: Path, owner_uid: int) -> str:
         raise
     except OSError as error:
         raise _refused("hostapps-unreadable", path, error.strerror or str(error)) from None
-    with os.fdopen(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(status.st_mode):  # fdopen itself would refuse a directory
             raise _refused("hostapps-unreadable", path, "is no regular file")
         _check_owner(status, path, owner_uid)
-        content = file.read(MAX_DOCUMENT_BYTES + 1)
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            content = file.read(MAX_DOCUMENT_BYTES + 1)
+    except OSError as error:
+        raise _refused("hostapps-unreadable", path, error.strerror or str(error)) from None
+    finally:
+        os.close(fd)
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -191,6 +191,7 @@ class Journal:
         uri = f"file:{path.absolute().as_posix().replace('?', '%3f').replace('#', '%23')}?mode=ro"
         try:
             db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_MS / 1000)
+            db.text_factory = _any_text
             db.execute("SELECT count(*) FROM rows").fetchone()
         except sqlite3.Error as error:
             raise _failure(path, "read", error) from error
@@ -305,9 +306,15 @@ class Journal:
             raise _failure(self.path, what, error) from error
 
 
+def _any_text(raw: bytes) -> str:
+    """Text that is no UTF-8 spoils its own row, not the reading of all others."""
+    return raw.decode(errors="surrogateescape")
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     """Open, check and set up; raises sqlite3.DatabaseError for what is no sound database."""
     db = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_MS / 1000)
+    db.text_factory = _any_text
     try:
         path.chmod(0o600)
         db.execute("PRAGMA journal_mode=WAL").fetchone()

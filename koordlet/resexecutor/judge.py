@@ -17,7 +17,7 @@ from koordlet.resexecutor.foreign import Fights
 from koordlet.resexecutor.jobs import Job, Jobs, job_of
 from koordlet.resexecutor.ledger import Held, Ledger, inode_of, mount_name
 from koordlet.resexecutor.reads import Reads
-from koordlet.resexecutor.refusals import Refusals, Unsupported, memory_floor
+from koordlet.resexecutor.refusals import Refusals, Unsupported, is_gone, memory_floor
 from koordlet.resexecutor.spec import SpecDesk
 
 CpusetOriginal = Callable[[str], frozenset[int] | None]
@@ -136,8 +136,13 @@ class Judge:
             why = f"journaled for {row.mount}; this host has {mount or 'no such controller'}"
             return job.outcome(Status.REFUSED, why=why)
         text = self.reads.text(row.key)
-        if isinstance(text, Missing) or inode_of(self.cgroups, row.key) != row.inode:
-            return job.outcome(Status.GONE, why="the cgroup or its file left")
+        if inode_of(self.cgroups, row.key) != row.inode:
+            return job.outcome(Status.GONE, why="the cgroup left")
+        if isinstance(text, Missing):
+            if is_gone(text.errno):
+                return job.outcome(Status.GONE, why="its file left")
+            job.errno = text.errno  # it is there, and cannot be read at the moment
+            return job.outcome(Status.REFUSED, why=text.why)
         job.before, job.wanted = text, self.original(held)
         under_way = self._under_way(row.key, now_s)
         if under_way is not None:

@@ -13,6 +13,7 @@ from koordlet.resexecutor.journal import JournalError, Row
 from koordlet.resexecutor.judge import Judge
 from koordlet.resexecutor.ledger import Held, Ledger, inode_of
 from koordlet.resexecutor.reads import Reads
+from koordlet.resexecutor.refusals import is_gone
 from koordlet.resexecutor.tell import Teller
 
 _IDENTITY_ROUND = 4
@@ -79,8 +80,10 @@ class Reviewer:
         )
 
     def _has_left(self, row: Row) -> bool:
+        """A file that is there, but cannot be read at the moment, is still ours to restore."""
         raw = self._reads.raw(row.key)
-        return isinstance(raw, Missing) or inode_of(self._cgroups, row.key) != row.inode
+        unreadable = isinstance(raw, Missing) and is_gone(raw.errno)
+        return unreadable or inode_of(self._cgroups, row.key) != row.inode
 
     def _compare(self, held: Held, found: _Found, now_s: float, wall_s: float) -> None:
         row = held.row

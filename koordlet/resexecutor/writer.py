@@ -273,7 +273,8 @@ class Writer:
         if job.progress is Progress.FAILED:
             return self._refusal(job, after, now_s)
         if isinstance(text, Missing):
-            return job.outcome(Status.GONE, why=text.why)
+            status = Status.GONE if is_gone(text.errno) else Status.PENDING
+            return job.outcome(status, why=text.why)
         if text != job.wanted and not self.reads.masked(job.key):
             job.why = f"took {job.wanted!r} and reads {text!r}: another writer is at work"
             return job.outcome(Status.REFUSED, text)

@@ -341,3 +341,47 @@ def test_H18_a_nested_cgroup_whose_name_is_no_utf8_is_narrowed_and_given_back(
     pipe.run(3)
     pipe.stop()
     assert pipe.photo() == before
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("at_stop", [False, True])
+@pytest.mark.parametrize("layout", ["v1", "v2"])
+def test_H07_a_file_that_cannot_be_read_for_a_while_has_not_left_and_is_still_given_back(
+    pipeline: MakePipeline, layout: str, at_stop: bool, number: int
+) -> None:
+    pipe = pipeline(layout, slo=QUOTA)
+    web, _ = pipe.add_pod("web", Qos.LS), pipe.add_pod("batch", Qos.BE)
+    before = pipe.photo()
+    pipe.load = {web.cgroup: 3.0}
+    pipe.run_until_settled()
+    path = pipe.host.cgroups().path_of(TIER, Knob.CPU_QUOTA)
+    assert not isinstance(path, Missing)
+    pipe.host.files.fail(path, number, on="read", times=30)
+    if not at_stop:
+        pipe.run(5)
+    pipe.tick.restore_all("clean stop")
+    assert (str(TIER), Knob.CPU_QUOTA) in pipe.owned()
+    pipe.host.files.fail(path, number, on="read", times=0)
+    pipe.restart()
+    pipe.stop()
+    assert pipe.photo() == before
+    assert pipe.tick.nothing_owned
+
+
+@pytest.mark.parametrize("text", ["garbage", "-5x", "9" * 5_000])
+def test_V1_11_a_text_that_is_no_value_is_not_taken_for_a_cgroup_that_left(
+    pipeline: MakePipeline, text: str
+) -> None:
+    pipe = pipeline("v1", slo=QUOTA)
+    web, _ = pipe.add_pod("web", Qos.LS), pipe.add_pod("batch", Qos.BE)
+    before = pipe.photo()
+    pipe.load = {web.cgroup: 3.0}
+    pipe.run_until_settled()
+    group = pipe.host.group(TIER, "cpu.cfs_quota_us")
+    mine = group.files["cpu.cfs_quota_us"]
+    group.files["cpu.cfs_quota_us"] = text
+    pipe.run(3)
+    assert (str(TIER), Knob.CPU_QUOTA) in pipe.owned()
+    group.files["cpu.cfs_quota_us"] = mine
+    pipe.stop()
+    assert pipe.photo() == before

@@ -443,3 +443,13 @@ def test_a_silent_daemon_is_told_apart(tmp_path: Path) -> None:
         with pytest.raises(UnreachableError) as caught:
             Client(tmp_path / "api.sock", timeout_s=0.1).get("status")
     assert caught.value.problem.code == "daemon-silent"
+
+
+@pytest.mark.parametrize("body", [b"[" * 60_000, b'{"for_s": ' + b"9" * 5_000 + b"}", b"\xff"])
+def test_H27_a_body_that_no_reader_can_read_is_a_bad_request(body: bytes) -> None:
+    said = answer(Request("POST", "/v1/mode", body, 0), Asked().backend)
+    assert said.status == HTTPStatus.BAD_REQUEST
+
+
+def test_H27_a_target_that_is_no_url_is_a_bad_request() -> None:
+    assert Asked().get("http://[x")[0] == HTTPStatus.BAD_REQUEST

@@ -237,3 +237,18 @@ def test_H15_a_file_that_cannot_be_made_ours_is_a_journal_error(
     monkeypatch.setattr(Path, "chmod", refused)
     with pytest.raises(JournalError, match="Read-only"):
         opened(path)
+
+
+def test_H15_a_text_that_is_no_utf8_spoils_its_own_row_only(path: Path) -> None:
+    journal = opened(path)
+    spoilt = replace(ROW, path=CgroupPath("other"))
+    journal.begin([ROW, spoilt])
+    journal.close()
+    with db(path) as other:
+        other.execute(
+            "UPDATE rows SET knob = CAST(x'ff41' AS TEXT) WHERE path = 'other'",
+        )
+    good, bad = opened(path).rows()
+    assert good == (ROW,)
+    assert [each.path for each in bad] == ["other"]
+    assert Journal.read_only(path, boot_id=BOOT).rows()[0] == (ROW,)

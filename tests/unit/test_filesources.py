@@ -17,6 +17,7 @@ from koordlet.protocol.nodeslo import DEFAULT_NODESLO
 from koordlet.report import SloStatus, SourceState, SourceStatus
 from tests.support.execrig import HandClock
 from tests.support.fakehost import fake_host
+from tests.support.waiting import until
 
 KUBELET_YAML = "/var/lib/kubelet/config.yaml"
 APP = """
@@ -219,3 +220,22 @@ def test_a_core_that_connects_is_told_the_newest_word_of_each(rig: Rig) -> None:
 def test_the_runtime_is_looked_for_in_each_poll(rig: Rig) -> None:
     rig.poll(3)
     assert rig.runtime_looked_for == 3
+
+
+def test_OPS_01_a_fault_in_one_look_at_the_files_is_not_the_last_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that died would leave the last good content in force for ever, silently."""
+    monkeypatch.setattr("koordlet.filesources.POLL_S", 0.001)
+    rig = Rig(tmp_path)
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) == 2:
+            raise IsADirectoryError("nobody thought of it")
+
+    monkeypatch.setattr(rig.sources, "poll", look)
+    rig.sources.start()
+    until(lambda: len(looks) > 3, 5.0)
+    rig.sources.stop()

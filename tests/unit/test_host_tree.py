@@ -253,6 +253,8 @@ def test_many_record_files_are_read_to_their_end() -> None:
 
 def test_H29_budget_is_a_share_of_the_hard_limit() -> None:
     assert fd_budget(1_024) == 614
+    assert fd_budget(128) == 56
+    assert fd_budget(64) == 0
     assert fd_budget(20_000) == 8_192
     assert fd_budget(resource.RLIM_INFINITY) == 8_192
 

@@ -99,3 +99,20 @@ def test_H29_roots_and_held_settings_are_read_each_time_quiet_ones_every_five_se
     rig.host.foreign_write(INNER, "cpu.max", "60000")
     rig.observer.values_are_doubtful()
     assert quotas(0.1) == [50_000, 60_000]
+
+
+def test_H07_an_application_whose_cgroup_left_is_found_where_it_comes_back() -> None:
+    """Its parents stay followed, or nobody would see it before the next whole look."""
+    rig = Rig()
+    rig.host.remove(ROOT_APP)
+    rig.watch.tell(Change.REMOVED, f"/sys/fs/cgroup/{ROOT_APP}")
+    assert rig.observer.tree_changed()
+    rig.look()
+    assert not rig.observer.seen.be_roots
+    rig.look()
+    assert f"/sys/fs/cgroup/{ROOT_APP.parent}" in rig.watch.watched
+    rig.host.make(ROOT_APP)
+    rig.watch.tell(Change.CREATED, f"/sys/fs/cgroup/{ROOT_APP}")
+    assert rig.observer.tree_changed()
+    rig.look()
+    assert rig.observer.seen.be_roots

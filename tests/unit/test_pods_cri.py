@@ -493,6 +493,6 @@ def test_CRI_17_a_state_that_nobody_knows_yet_is_unknown(cri: FakeCri, client: C
     pod = cri.add_pod("web")
     container = cri.add_container(pod, "main")
     client.list_records()
-    container.state = 9
+    container.state = 9  # type: ignore[assignment]
     (told,) = only(client.list_records()).containers
     assert told.state is ContainerState.UNKNOWN

@@ -267,3 +267,11 @@ def test_files_of_another_name_are_told(directory: Path) -> None:
     (problem,) = load(directory).problems
     assert (problem.code, problem.severity) == ("hostapps-ignored", Severity.WARNING)
     assert "a.yaml" in problem.remedy
+
+
+def test_H27_a_directory_of_a_files_name_is_told_and_hides_no_other(directory: Path) -> None:
+    put(directory, {"name": "a", "qos": "BE"})
+    (directory / "b.yaml").mkdir()
+    loaded = load(directory)
+    assert [record.name for record in loaded.records] == ["a"]
+    assert [problem.what for problem in loaded.problems] == ["is no regular file"]
