@@ -26,7 +26,7 @@ from koordlet.pods.locate import LocateCache, locate_pods
 from koordlet.protocol.problem import Problem
 from koordlet.treewatch import TreeWatch, scan
 
-QUIET_VALUES_S = 5.0
+QUIET_S = 5
 RESCAN_S = 30.0  # a missed event costs at most this
 BLIND_RESCAN_S = 10.0  # where some directories are not watched
 
@@ -64,7 +64,7 @@ class Observer:
         self._cache = LocateCache()
         self._dirty = True
         self._quiet: dict[Target, Value | Missing] = {}
-        self._quiet_at_s = float("-inf")
+        self._quiet_second = 0
         self._scanned_at_s = float("-inf")
         self.inputs = Inputs()
         self.seen = Seen(
@@ -170,11 +170,10 @@ class Observer:
         self, needed: Iterable[Target], owned: Mapping[Target, Owned], now_s: float
     ) -> Mapping[Target, Value | Missing]:
         """What the kernel files of these targets say: now for BE roots and for what we hold, at
-        most QUIET_VALUES_S ago for the rest (hazard H29).
+        most QUIET_S ago for the rest, a part of which is read anew each second (hazard H29).
         """
-        if now_s - self._quiet_at_s >= QUIET_VALUES_S:
-            self._quiet, self._quiet_at_s = {}, now_s
-        read, quiet = self._cgroups.read, self._quiet
+        read, quiet, due = self._cgroups.read, self._quiet, self._due_slots(now_s)
+        self._quiet = {}
         roots = {root.path for root in self.seen.be_roots}
         found = {target: read(*target) for target in owned}
         for target in needed:
@@ -182,15 +181,21 @@ class Observer:
                 continue
             if target[0] in roots:
                 found[target] = read(*target)
-            elif target in quiet:
-                found[target] = quiet[target]
-            else:
-                found[target] = quiet[target] = read(*target)
+                continue
+            is_known = target in quiet and hash(target) % QUIET_S not in due
+            value = quiet[target] if is_known else read(*target)
+            found[target] = self._quiet[target] = value
         return found
+
+    def _due_slots(self, now_s: float) -> frozenset[int]:
+        """Which of the QUIET_S parts are to be read anew: one for each second since the last."""
+        second, last = int(now_s), self._quiet_second
+        self._quiet_second = second
+        return frozenset(each % QUIET_S for each in range(max(last, second - QUIET_S), second))
 
     def values_are_doubtful(self) -> None:
         """The kernel refused a write: read every value anew before the next decision."""
-        self._quiet_at_s = float("-inf")
+        self._quiet = {}
 
 
 def _followed(seen: Seen, apps: AppsUpdate | None) -> set[CgroupPath]:

@@ -7,7 +7,7 @@ from koordlet.host.watch import Change
 from koordlet.model.knobs import Knob
 from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
-from koordlet.observer import QUIET_VALUES_S, RESCAN_S, Observer
+from koordlet.observer import QUIET_S, RESCAN_S, Observer
 from koordlet.pods.hostapp import HostAppRecord
 from koordlet.protocol.nodeslo import DEFAULT_NODESLO
 from koordlet.protocol.qos import Qos
@@ -94,11 +94,27 @@ def test_H29_roots_and_held_settings_are_read_each_time_quiet_ones_every_five_se
     assert quotas(0) == [None, None]
     for path in (ROOT_APP, INNER):
         rig.host.foreign_write(path, "cpu.max", "50000")
-    assert quotas(1) == [50_000, None]
-    assert quotas(QUIET_VALUES_S) == [50_000, 50_000]
+    assert quotas(0) == [50_000, None]
+    seen = [quotas(1) for _ in range(QUIET_S)]
+    assert seen[-1] == [50_000, 50_000]
     rig.host.foreign_write(INNER, "cpu.max", "60000")
     rig.observer.values_are_doubtful()
     assert quotas(0.1) == [50_000, 60_000]
+
+
+def test_H29_quiet_settings_are_read_a_part_at_a_time() -> None:
+    """No tick reads all of them; within the time all have been read; a gap reads all at once."""
+    rig = Rig()
+    targets = [(rig.host.make(f"{INNER}/c{n}"), Knob.CPU_QUOTA) for n in range(50)]
+    rig.observer.values(targets, {}, rig.now_s)
+    reads = []
+    for after_s in (1, 1, 1, 1, 1, 0.2, 60):
+        rig.now_s += after_s
+        before = rig.host.files.reads
+        rig.observer.values(targets, {}, rig.now_s)
+        reads.append(rig.host.files.reads - before)
+    assert sum(reads[:5]) == 50 and max(reads[:5]) < 40
+    assert reads[5:] == [0, 50]
 
 
 def test_H07_an_application_whose_cgroup_left_is_found_where_it_comes_back() -> None:
