@@ -59,9 +59,10 @@ class FrontProcess:
         self._outbox = Outbox()
         self._store = StateStore(config.state_dir / "state.db")
         self._commands = Commands(self._store, clock, self._outbox.post)
-        if self._store.lost is not None:
-            lost = (self._store.lost,)
-            self._state.source(SourceStatus("orders", SourceState.FAILED, "state.db", None, lost))
+        trouble = self._store.lost or self._store.unstored
+        if trouble is not None:
+            status = SourceStatus("orders", SourceState.FAILED, "state.db", None, (trouble,))
+            self._state.source(status)
         self._audit_store, problem = open_audit(
             config.state_dir / "audit.db", config.audit_retention_days
         )

@@ -24,20 +24,28 @@ class StateStore:
     """``state.db``: one JSON document per key; a document of another version is ignored.
 
     A file that is no database any more is moved aside to ``state.db.damaged``; ``lost`` then says
-    so. Raises sqlite3.Error where no database can be had at all.
+    so. Where the disk takes or gives no file, documents are kept in memory: ``unstored`` says so,
+    and ``lost`` too if there was one that cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self.lost: Problem | None = None
+        self.unstored: Problem | None = None
         try:
-            self._db = _opened(path)
-        except sqlite3.OperationalError:
-            raise
-        except sqlite3.DatabaseError as error:
-            self.lost = _moved_aside(path, error)
-            self._db = _opened(path)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                self._db = _opened(path)
+            except sqlite3.OperationalError:
+                raise
+            except sqlite3.DatabaseError as error:
+                self.lost = _moved_aside(path, error)
+                self._db = _opened(path)
+        except (sqlite3.OperationalError, OSError) as error:
+            self._db = _opened(":memory:")
+            self.unstored = _unstored(path, error)
+            if _holds_something(path):
+                self.lost = self.unstored
 
     def put(self, key: str, document: Any) -> None:
         """Store ``document`` durably before returning; raises sqlite3.Error when it cannot."""
@@ -60,10 +68,11 @@ class StateStore:
             self._db.close()
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def _opened(path: Path | str) -> sqlite3.Connection:
+    """Without WAL: that needs room for two more files before the first can be read."""
     db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
     try:
-        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA journal_mode=DELETE")
         db.execute("PRAGMA cache_size=-64")  # KiB; one row at a time needs no more
         db.execute(
             "CREATE TABLE IF NOT EXISTS state"
@@ -73,6 +82,22 @@ def _opened(path: Path) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def _holds_something(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _unstored(path: Path, error: Exception) -> Problem:
+    return Problem(
+        code="state-not-stored",
+        where=str(path),
+        what=f"cannot be used: {error}; orders are kept in memory, until this process ends",
+        remedy="make room on its file system, then restart koordlet",
+    )
 
 
 def _moved_aside(path: Path, error: sqlite3.DatabaseError) -> Problem:

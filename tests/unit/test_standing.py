@@ -8,7 +8,7 @@ import pytest
 
 from koordlet.model.actions import Mode
 from koordlet.model.paths import CgroupPath
-from koordlet.standing import ModeOrder, ScopeError, Standing, Withheld, check_scope
+from koordlet.standing import ALL, ModeOrder, ScopeError, Standing, Withheld, check_scope
 from koordlet.state import StateStore, load_standing, save_standing
 
 NOW_S = 1_000.0
@@ -100,3 +100,29 @@ def test_a_damaged_store_is_kept_aside_and_nothing_is_enforced_until_resumed(
     assert again.lost is None
     assert load_standing(again).released == ("all",)
     again.close()
+
+
+def test_H15_a_disk_that_takes_no_file_keeps_orders_in_memory_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file where the directory belongs")
+    store = StateStore(tmp_path / "state" / "state.db")
+    assert store.unstored is not None
+    assert store.lost is None
+    assert load_standing(store) == Standing()
+    save_standing(store, Standing().with_release(ALL))
+    assert load_standing(store) == Standing().with_release(ALL)
+
+
+def test_H15_orders_that_cannot_be_read_may_be_orders_to_stand_back(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    path.mkdir()
+    store = StateStore(path)
+    assert store.lost is store.unstored is not None
+    assert load_standing(store) == Standing().with_release(ALL)
+
+
+def test_H15_stored_orders_are_read_without_room_for_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    store = StateStore(path)
+    save_standing(store, Standing().with_release("owner:x"))
+    assert [each.name for each in tmp_path.iterdir()] == ["state.db"]
+    store.close()
