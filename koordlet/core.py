@@ -6,6 +6,7 @@ but time and readiness: the front's socket never blocks, and kernel files answer
 
 from __future__ import annotations
 
+import gc
 import select
 import signal
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from koordlet.supervisor import Signals
 from koordlet.tick import Tick, order_text
 
 EARLY_APART_S = 0.2
+COLLECT_ALL_EVERY_S = 60.0
 STOP_SPEC_S = 5.0  # how long a clean stop waits for the runtime's answers
 FLUSH_S = 2.0  # how long it waits for the front to take the last reports
 LATE_SHARE = 0.5  # of the time between two: a tick that starts so much later is an overrun
@@ -77,6 +79,7 @@ class Core:
         self._log = structlog.get_logger("core")
         self._stopping = False
         now_s = clock.now_s()
+        self._collected_at_s = now_s
         self._due = _Deadlines(hot_s=now_s, tick_s=now_s)
         self._handlers: dict[type, Callable[[Any], None]] = {
             ipc.PodsUpdate: self._on_word,
@@ -124,8 +127,17 @@ class Core:
             if self._observer.is_blind:
                 self._on_tree_change()
             self._run_tick(due.early or TickCause.REGULAR, late=late)
+            self._collect_garbage()
         elif due.early is not None and now_s >= due.last_tick_s + EARLY_APART_S:
             self._run_tick(due.early, late=False)
+
+    def _collect_garbage(self) -> None:
+        """Between ticks: young garbage after each, all of it once a minute."""
+        now_s = self._clock.now_s()
+        is_due = now_s - self._collected_at_s >= COLLECT_ALL_EVERY_S
+        if is_due:
+            self._collected_at_s = now_s
+        gc.collect(2 if is_due else 0)
 
     def _look_for_surge(self, now_s: float) -> None:
         """A jump of what batch work must make room for calls a tick; one that the last decision

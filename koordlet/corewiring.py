@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -71,6 +72,7 @@ def run_core(config: Config, clock: Clock, signals: Signals) -> int:
         make_link=lambda handle: CoreLink(config.run_dir / "core.sock", loop, handle),
         make_pressure=lambda fired: PressureWatch(machine.cgroups, loop, fired),
     )
+    gc.disable()  # a collection of everything takes longer than a tick; Core does it in between
     return core.run(signals)
 
 
