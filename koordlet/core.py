@@ -20,6 +20,7 @@ from koordlet.clock import Clock
 from koordlet.config import Config
 from koordlet.corelink import CoreLink
 from koordlet.eventloop import EventLoop
+from koordlet.memory import give_back
 from koordlet.metrics.hot import HotSampler
 from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
@@ -132,12 +133,14 @@ class Core:
             self._run_tick(due.early, late=False)
 
     def _collect_garbage(self) -> None:
-        """Between ticks: young garbage after each, all of it once a minute."""
+        """Between ticks: young garbage after each, all of it every COLLECT_ALL_EVERY_S."""
         now_s = self._clock.now_s()
         is_due = now_s - self._collected_at_s >= COLLECT_ALL_EVERY_S
         if is_due:
             self._collected_at_s = now_s
-        gc.collect(2 if is_due else 0)
+            give_back()
+        else:
+            gc.collect(0)
 
     def _look_for_surge(self, now_s: float) -> None:
         """A jump of what batch work must make room for calls a tick; one that the last decision

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,11 +13,11 @@ from koordlet.clock import Clock, SystemClock
 from koordlet.config import Config, load_config
 from koordlet.host.machine import Machine, open_machine
 from koordlet.host.otheragent import find_other_agent
+from koordlet.memory import keep_small
 from koordlet.protocol.problem import Problem, RefusedError
 from koordlet.resexecutor.lock import Busy, Lock, LockError, acquire
 from koordlet.supervisor import Child, Signals, Supervisor
 
-M_ARENA_MAX = -8
 CORE_STOP_S = 20.0
 STOPPED_CLEAN = (0, 4)
 FRONT_STOP_S = 10.0
@@ -58,7 +57,7 @@ def _run(config: Config, *, summary: bool) -> int:
             "screen", lambda signals: _run_screen(config, signals), SCREEN_STOP_S, optional=True
         )
         children.append(screen)
-    _keep_memory_small()
+    keep_small()
     _load_shared_modules()
     machine.files.close()
     try:
@@ -122,15 +121,6 @@ def _lock(machine: Machine) -> Lock:
             )
         )
     return lock
-
-
-def _keep_memory_small() -> None:
-    """One malloc arena: glibc gives each of the front's threads one of its own, and what a thread
-    once needed there is never given back. Python's threads allocate one at a time anyway.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
-    if mallopt is not None:
-        mallopt(M_ARENA_MAX, 1)
 
 
 def _load_shared_modules() -> None:

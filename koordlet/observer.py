@@ -125,8 +125,9 @@ class Observer:
         if not self._dirty and now_s - self._scanned_at_s < rescan_s:
             return
         self._scanned_at_s = now_s
-        self.seen = self._look(now_s)
-        self.values_are_doubtful()
+        before, self.seen = self.seen.be_tree, self._look(now_s)
+        for path in before.keys() - self.seen.be_tree.keys():
+            self._cgroups.forget(path)  # it has left, and its files' descriptors go (OPS-03)
         # What was made in a directory just before it was watched is found by another look.
         self._dirty = self._tree_watch.follow(_followed(self.seen, self.inputs.apps))
 

@@ -102,6 +102,16 @@ def test_H29_roots_and_held_settings_are_read_each_time_quiet_ones_every_five_se
     assert quotas(0.1) == [50_000, 60_000]
 
 
+def test_OPS_03_a_nested_cgroup_that_nobody_named_is_forgotten_when_it_leaves() -> None:
+    rig = Rig()
+    inner = rig.host.make(f"{INNER}/short-lived")
+    rig.look(after_s=RESCAN_S)
+    rig.observer.values([(inner, Knob.CPU_QUOTA)], {}, rig.now_s)
+    rig.host.remove(inner)
+    rig.look(after_s=RESCAN_S)
+    assert any(prefix.endswith("/short-lived") for prefix in rig.host.files.dropped)
+
+
 def test_H29_quiet_settings_are_read_a_part_at_a_time() -> None:
     """No tick reads all of them; within the time all have been read; a gap reads all at once."""
     rig = Rig()
