@@ -140,7 +140,7 @@ class Core:
             self._collected_at_s = now_s
             give_back()
         else:
-            gc.collect(0)
+            gc.collect(1)
 
     def _look_for_surge(self, now_s: float) -> None:
         """A jump of what batch work must make room for calls a tick; one that the last decision
