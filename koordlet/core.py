@@ -227,7 +227,11 @@ class Core:
             self._link.send(ipc.CommandReply(command.id, problems=(_STOPPING,)))
         self._wait_while(lambda: self._link.wants_write, FLUSH_S)
         self._link.close()
-        return 0 if self._tick.nothing_owned else 4
+        if self._tick.nothing_owned:
+            self._log.info("stopped, every value is given back")
+            return 0
+        self._log.warning("stopped, some values stay: see koordletctl rollback")
+        return 4
 
     def _wait_while(self, condition: Callable[[], bool], within_s: float) -> None:
         deadline_s = self._clock.now_s() + within_s

@@ -131,6 +131,9 @@ class FileSources:
             refused=problems,
         )
         self._tell_slo(SourceState.STALE, problems)
+        log = structlog.get_logger("front")
+        for problem in problems:
+            log.warning("NodeSLO refused, the last good one stays", why=str(problem))
 
     def _tell_slo(self, state: SourceState, problems: tuple[Problem, ...]) -> None:
         if self._newest.slo is not None:
