@@ -27,6 +27,7 @@ from koordlet.model.readings import Missing
 from koordlet.observer import Observer, Word
 from koordlet.pressure import PressureWatch, latency_sensitive_cgroups
 from koordlet.protocol.problem import Problem
+from koordlet.qosmanager.budget import REST_RATIO, SURGE_RATIO
 from koordlet.report import TickCause, TickReport
 from koordlet.standing import Standing
 from koordlet.supervisor import Signals
@@ -81,6 +82,7 @@ class Core:
         self._stopping = False
         now_s = clock.now_s()
         self._collected_at_s = now_s
+        self._surged = False  # the last tick was called by a surge; its rest is still to come
         self._due = _Deadlines(hot_s=now_s, tick_s=now_s)
         self._handlers: dict[type, Callable[[Any], None]] = {
             ipc.PodsUpdate: self._on_word,
@@ -148,7 +150,11 @@ class Core:
         """
         surge = self._hot.surge(now_s)
         line = self._tick.surge_line
-        if line is not None and not isinstance(surge, Missing) and line.is_crossed(surge):
+        least_ratio = REST_RATIO if self._surged else SURGE_RATIO
+        self._surged = False
+        if line is None or isinstance(surge, Missing):
+            return
+        if line.is_crossed(surge, least_ratio):
             self._want(TickCause.SURGE)
 
     def _want(self, cause: TickCause) -> None:
@@ -158,6 +164,7 @@ class Core:
         due = self._due
         due.early = None
         due.last_tick_s = self._clock.now_s()
+        self._surged = self._surged or cause is TickCause.SURGE
         commands, due.commands = due.commands, []
         whole = self._link.fresh
         report = self._tick.run(cause, overrun=late, whole=whole)

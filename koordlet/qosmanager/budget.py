@@ -15,6 +15,9 @@ from koordlet.snapshot import CpuUse, Snapshot
 SURGE_RATIO = 0.05
 """Of capacity: so much more non-BE use in the last 5 Hz interval counts at once (hazard H28)."""
 
+REST_RATIO = 0.01
+"""Of capacity: the first interval of a surge is seldom whole; its rest counts from here on."""
+
 SAFE_MIN_PERCENT = 10
 """Of capacity: what BE keeps at least when its budget cannot be known for too long."""
 
@@ -83,12 +86,14 @@ class SurgeLine:
     budget_cores: float
     floor_cores: float
 
-    def is_crossed(self, surge: CpuUse) -> bool:
-        """True where non-BE use rose, and BE work uses more than what that leaves it."""
+    def is_crossed(self, surge: CpuUse, least_rise_ratio: float = SURGE_RATIO) -> bool:
+        """True where non-BE use rose by more than that share of capacity, and BE work uses more
+        than what that leaves it.
+        """
         rise = surge.nonbe_cores - self.nonbe_cores
         left = max(self.budget_cores - rise, self.floor_cores)
         used = sum(surge.be_roots_cores.values())
-        return rise > SURGE_RATIO * self.capacity_cores and left < min(self.budget_cores, used)
+        return rise > least_rise_ratio * self.capacity_cores and left < min(self.budget_cores, used)
 
 
 def surge_line(snapshot: Snapshot) -> SurgeLine | None:

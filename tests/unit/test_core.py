@@ -327,6 +327,17 @@ def test_no_surge_where_the_last_decision_knew_it_or_there_is_no_BE_work(
     assert rig.ticks() == [0.0, 1.0]
 
 
+def test_H28_the_rest_of_a_surge_calls_one_more_tick() -> None:
+    """The step began within an interval: the next one shows a little more of it."""
+    rig = Rig()
+    rig.loop.at(1.35, lambda: setattr(rig.hot, "nonbe_cores", 2.0))
+    rig.loop.at(1.45, lambda: setattr(rig.tick, "surge_line", SurgeLine(8.0, 2.0, 3.2, 0.4)))
+    rig.loop.at(1.55, lambda: setattr(rig.hot, "nonbe_cores", 2.1))
+    rig.loop.at(1.65, lambda: setattr(rig.tick, "surge_line", SurgeLine(8.0, 2.1, 3.1, 0.4)))
+    rig.run(1.95)
+    assert rig.ticks() == [0.0, 1.0, 1.4, 1.6]
+
+
 @pytest.mark.parametrize(
     "line, be_cores",
     [
