@@ -33,9 +33,9 @@ class CpuUse:
     be_roots_cores: Mapping[CgroupPath, float] = field(default_factory=dict)
 
     @property
-    def nonbe_cores(self) -> float:
-        """All that batch work must make room for, before the reservation is looked at."""
-        return self.nonbe_pods_cores + self.nonbe_apps_cores + self.system_cores
+    def nonbe_workload_cores(self) -> float:
+        """Pods and host applications that batch work must make room for."""
+        return self.nonbe_pods_cores + self.nonbe_apps_cores
 
 
 @dataclass(frozen=True, slots=True)

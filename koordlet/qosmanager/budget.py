@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from koordlet.model.actions import Mode, Terms
 from koordlet.model.pods import BeRoot
@@ -13,7 +13,8 @@ from koordlet.qosmanager.names import CPU_SUPPRESS
 from koordlet.snapshot import CpuUse, Snapshot
 
 SURGE_RATIO = 0.05
-"""Of capacity: so much more non-BE use in the last 5 Hz interval counts at once (hazard H28)."""
+"""Of capacity: so much more use by non-BE workloads in the last 5 Hz interval counts at once
+(hazard H28). System use never does: koordlet's own tick, whole in one interval, would be one."""
 
 REST_RATIO = 0.01
 """Of capacity: the first interval of a surge is seldom whole; its rest counts from here on."""
@@ -82,15 +83,15 @@ class SurgeLine:
     """
 
     capacity_cores: float
-    nonbe_cores: float
+    workload_cores: float
     budget_cores: float
     floor_cores: float
 
     def is_crossed(self, surge: CpuUse, least_rise_ratio: float = SURGE_RATIO) -> bool:
-        """True where non-BE use rose by more than that share of capacity, and BE work uses more
-        than what that leaves it.
+        """True where use by non-BE workloads rose by more than that share of capacity, and BE work
+        uses more than what that leaves it.
         """
-        rise = surge.nonbe_cores - self.nonbe_cores
+        rise = surge.nonbe_workload_cores - self.workload_cores
         left = max(self.budget_cores - rise, self.floor_cores)
         used = sum(surge.be_roots_cores.values())
         return rise > least_rise_ratio * self.capacity_cores and left < min(self.budget_cores, used)
@@ -106,7 +107,7 @@ def surge_line(snapshot: Snapshot) -> SurgeLine | None:
     if not snapshot.be_roots or isinstance(budget, Missing) or isinstance(use, Missing):
         return None
     floor = budget.capacity_cores * (slo.threshold.cpu_suppress_min_percent or 0) / 100
-    return SurgeLine(budget.capacity_cores, use.nonbe_cores, budget.cores, floor)
+    return SurgeLine(budget.capacity_cores, use.nonbe_workload_cores, budget.cores, floor)
 
 
 def safe_budget(snapshot: Snapshot) -> Budget | Missing:
@@ -127,7 +128,7 @@ def safe_budget(snapshot: Snapshot) -> Budget | Missing:
 
 
 def present_use(snapshot: Snapshot) -> CpuUse | Missing:
-    """The use that counts: of the last second, or of the last interval where non-BE use surged.
+    """The use that counts: of the last second; of the last interval for workloads that surged.
 
     So BE shrinks within one 5 Hz interval, and grows only on a whole second's evidence.
     """
@@ -142,7 +143,9 @@ def present_use(snapshot: Snapshot) -> CpuUse | Missing:
     surge = snapshot.cpu_surge
     if isinstance(surge, Missing) or not _is_finite(surge):
         return use
-    return surge if surge.nonbe_cores - use.nonbe_cores > SURGE_RATIO * capacity else use
+    if surge.nonbe_workload_cores - use.nonbe_workload_cores <= SURGE_RATIO * capacity:
+        return use
+    return replace(surge, system_cores=use.system_cores)
 
 
 def _is_size(cores: float) -> bool:

@@ -95,7 +95,7 @@ def test_sampler_and_collector_see_what_processes_use(ground: CgroupRoot, host: 
     assert use.nonbe_pods_cores == near(real["main"])
     assert use.be_roots_cores[LAYOUT.besteffort] == near(real["worker"])
     assert use.nonbe_apps_cores == near(real["redis"])
-    parts = (use.nonbe_cores, *use.be_roots_cores.values())
+    parts = (use.nonbe_workload_cores, use.system_cores, *use.be_roots_cores.values())
     assert use.node_cores == pytest.approx(sum(parts), abs=TOLERANCE_CORES)
     used = {
         key.container or key.pod or key.name: values["used_cpu_cores"]

@@ -83,7 +83,7 @@ class Report:
     outcomes: tuple[Outcome, ...] = ()
 
 
-LINE = SurgeLine(capacity_cores=8.0, nonbe_cores=1.0, budget_cores=4.2, floor_cores=0.4)
+LINE = SurgeLine(capacity_cores=8.0, workload_cores=1.0, budget_cores=4.2, floor_cores=0.4)
 
 
 @dataclass
@@ -138,6 +138,7 @@ class FakeHot:
     sampled: list[float] = field(default_factory=list)
     nonbe_cores: float | None = None
     be_cores: float = 4.2
+    system_cores: float = 0.0
 
     def sample(self, now_s: float) -> None:
         self.sampled.append(round(now_s - START_S, 6))
@@ -146,7 +147,7 @@ class FakeHot:
         if self.nonbe_cores is None:
             return Missing("no samples yet")
         be = {CgroupPath("kubepods/besteffort"): self.be_cores}
-        return CpuUse(0.2, self.nonbe_cores, self.nonbe_cores, 0.0, 0.0, be)
+        return CpuUse(0.2, self.nonbe_cores, self.nonbe_cores, 0.0, self.system_cores, be)
 
 
 @dataclass
@@ -336,6 +337,14 @@ def test_H28_the_rest_of_a_surge_calls_one_more_tick() -> None:
     rig.loop.at(1.65, lambda: setattr(rig.tick, "surge_line", SurgeLine(8.0, 2.1, 3.1, 0.4)))
     rig.run(1.95)
     assert rig.ticks() == [0.0, 1.0, 1.4, 1.6]
+
+
+def test_a_jump_of_system_use_calls_no_tick_since_our_own_tick_is_one() -> None:
+    rig = Rig()
+    rig.hot.nonbe_cores = 1.0
+    rig.loop.at(1.35, lambda: setattr(rig.hot, "system_cores", 3.0))
+    rig.run(1.9)
+    assert rig.ticks() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,14 @@ def test_H12_what_an_observed_unit_uses_is_not_given_to_the_others() -> None:
     assert dict(budget.terms)["observed_be_units_cores"] == 3.0
 
 
+def test_system_use_counts_over_the_second_also_in_a_surge() -> None:
+    surge = use(pods=2.0, system=3.0, window_s=0.2)
+    bench = Bench(slo=slo(QUOTA), cpu=use(pods=1.0, system=0.5), cpu_surge=surge)
+    budget = budget_of(bench.snapshot())
+    assert dict(budget.terms)["nonbe_pods_cores"] == 2.0
+    assert dict(budget.terms)["system_cores"] == 0.5
+
+
 @pytest.mark.parametrize(
     ("surge_pods", "expected"),
     [(1.39, 1.0), (1.41, 1.41), (0.2, 1.0)],
