@@ -20,7 +20,7 @@ from koordlet.clock import Clock
 from koordlet.config import Config
 from koordlet.corelink import CoreLink
 from koordlet.eventloop import EventLoop
-from koordlet.memory import give_back
+from koordlet.memory import COLLECT_ALL_EVERY_S, give_back
 from koordlet.metrics.hot import HotSampler
 from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
@@ -34,7 +34,6 @@ from koordlet.supervisor import Signals
 from koordlet.tick import Tick, order_text
 
 EARLY_APART_S = 0.2
-COLLECT_ALL_EVERY_S = 60.0
 STOP_SPEC_S = 5.0  # how long a clean stop waits for the runtime's answers
 FLUSH_S = 2.0  # how long it waits for the front to take the last reports
 LATE_SHARE = 0.5  # of the time between two: a tick that starts so much later is an overrun

@@ -21,6 +21,7 @@ from koordlet.auditwriter import AuditWriter
 from koordlet.clock import Clock
 from koordlet.eventloop import EventLoop
 from koordlet.frontstate import FrontState
+from koordlet.memory import COLLECT_ALL_EVERY_S, give_back
 from koordlet.model.pods import PodRecord
 from koordlet.model.readings import Missing
 from koordlet.pods.merge import merge
@@ -198,11 +199,13 @@ class Front:
     """The main thread: connection to the core, and the queue of what goes there."""
 
     def __init__(
-        self, core_socket: Path, outbox: Outbox, loop: EventLoop, parts: FrontParts
+        self, core_socket: Path, outbox: Outbox, loop: EventLoop, clock: Clock, parts: FrontParts
     ) -> None:
         self._core_socket = core_socket
         self._outbox = outbox
         self._loop = loop
+        self._clock = clock
+        self._collected_at_s = clock.now_s()
         self._parts = parts
         self._channel: ipc.Channel | None = None
         self._spec_queue: queue.Queue[ipc.SpecRequest] = queue.Queue(maxsize=4096)
@@ -216,9 +219,17 @@ class Front:
             if self._channel is None:
                 self._connect()
             self._loop.wait(RECONNECT_S if self._channel is None else 1.0)
+            self._collect_garbage()
 
     def stop(self) -> None:
         self._stopped = True
+
+    def _collect_garbage(self) -> None:
+        """What short-lived containers left behind goes back to the kernel."""
+        now_s = self._clock.now_s()
+        if now_s - self._collected_at_s >= COLLECT_ALL_EVERY_S:
+            self._collected_at_s = now_s
+            give_back()
 
     def _connect(self) -> None:
         try:

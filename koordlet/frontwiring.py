@@ -151,7 +151,7 @@ class FrontProcess:
             relist=self._relist,
             standing_messages=self._files.messages,
         )
-        front = Front(self._config.run_dir / "core.sock", self._outbox, loop, parts)
+        front = Front(self._config.run_dir / "core.sock", self._outbox, loop, self._clock, parts)
 
         def on_signal(_events: int) -> None:
             if signal.SIGTERM in signals.take():

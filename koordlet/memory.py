@@ -7,6 +7,8 @@ import gc
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # <malloc.h>
 LARGE_BYTES = 128 << 10
+COLLECT_ALL_EVERY_S = 60.0
+"""How often a long-lived process calls ``give_back``."""
 
 
 def keep_small() -> None:

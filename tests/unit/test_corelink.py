@@ -73,7 +73,7 @@ class FrontEnd:
         self.relists = 0
         self.specs: list[ipc.SpecRequest] = []
         self.observed: list[TickReport] = []
-        self.front = Front(core_socket, self.outbox, self.loop, self._parts())
+        self.front = Front(core_socket, self.outbox, self.loop, clock, self._parts())
         self._thread = threading.Thread(target=self.front.run, daemon=True)
 
     def _parts(self) -> FrontParts:
