@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check test bench docs clean need-root
+.PHONY: help setup run check test test-vm bench docs clean need-root
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,6 +46,9 @@ check: setup ## format, lint, types, imports, generated files, quick tests
 
 test: setup ## everything that this machine allows (root for kernel and end-to-end tests)
 	@$(BIN)/python -m tests.support.gate test
+
+test-vm: setup ## tests in virtual machines: cgroup v2, systemd (root, QEMU); part of make test
+	@$(BIN)/python -m tests.support.gate test-vm
 
 bench: setup ## one benchmark: make bench NAME=overhead ARGS='--pods 110 --containers 3'
 	@test -n "$(NAME)" || { echo "bench: which? remedy: make bench NAME=overhead" >&2; exit 1; }

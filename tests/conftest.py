@@ -13,7 +13,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.support import ground, machine
+from tests.support import ground, machine, vmguest
 
 SETTLE_S = 5.0  # processes that were just told to end
 
@@ -25,6 +25,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 _WHY_NOT: dict[str, Callable[[], str]] = {
     "kernel": machine.why_no_kernel_tests,
     "e2e": machine.why_no_runtime_tests,
+    "vm": vmguest.why_not,
 }
 
 
@@ -69,6 +70,16 @@ class _Watch:
             self._outcomes["failed"] += 1
         elif report.when == "call":
             self._outcomes["passed"] += 1
+        if report.when == "call":
+            self._add_inner_runs(report)
+
+    def _add_inner_runs(self, report: pytest.TestReport) -> None:
+        """A test that ran tests elsewhere: theirs count as those of this run do."""
+        for name, value in report.user_properties:
+            if name == ground.INNER_RUN:
+                inner = json.loads(str(value))
+                self._skips.update(inner.pop("skips"))
+                self._outcomes.update(inner)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._outcomes["failed"] += report.failed

@@ -1,6 +1,6 @@
-"""What ``make check`` and ``make test`` run: the parts in order, their seconds, one summary.
+"""What ``make check``, ``test`` and ``test-vm`` run: parts in order, their seconds, one summary.
 
-``python -m tests.support.gate check|test``. A part's output is shown only where it fails. The
+``python -m tests.support.gate check|test|test-vm``. A part's output is shown only where it fails. The
 last line is ``N passed, N failed, N skipped``; before it stands every reason for a skip.
 """
 
@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support import debian
+from tests.support import debian, vmguest, vmimage
 from tests.support.ground import RESULTS
 
 REPO = Path(__file__).resolve().parents[2]
@@ -73,12 +73,14 @@ CHECK = (
     Part("lint", _python("ruff", "check", ".")),
     Part("types", _python("mypy", *_TYPED)),
     Part("generated files", _python("tests.support.gendocs", "--check")),
-    Part("quick tests", _pytest("not kernel and not e2e", "-n", "2"), counts=True),
+    Part("quick tests", _pytest("not kernel and not e2e and not vm", "-n", "2"), counts=True),
 )
 MACHINE = (
-    Part("kernel tests", _pytest("kernel and not e2e"), counts=True),
-    Part("end-to-end tests", _pytest("e2e"), counts=True),
+    Part("kernel tests", _pytest("kernel and not e2e and not vm"), counts=True),
+    Part("end-to-end tests", _pytest("e2e and not vm"), counts=True),
 )
+IMAGES = Part("guest images", _python("tests.support.vmimage"))
+GUESTS = Part("tests in guests", _pytest("vm"), counts=True)
 
 
 def run(part: Part, tally: Tally) -> None:
@@ -108,14 +110,14 @@ def run(part: Part, tally: Tally) -> None:
         print(done.stdout, file=sys.stderr, flush=True)
 
 
-def install_packages(tally: Tally) -> None:
+def install_packages(tally: Tally, name: str, packages: tuple[str, ...]) -> None:
     """The Debian packages of the tests; without root those tests say themselves what they miss."""
     if os.geteuid() != 0:
         return
     started_s = time.monotonic()
-    print(f"{'Debian packages':20s} ", end="", flush=True)
+    print(f"{name:20s} ", end="", flush=True)
     try:
-        debian.ensure(*PACKAGES)
+        debian.ensure(*packages)
     except debian.PackagesError as error:
         tally.add_check(1)
         print(f"FAILED {time.monotonic() - started_s:6.1f} s\n{error}", flush=True)
@@ -123,17 +125,27 @@ def install_packages(tally: Tally) -> None:
         print(f"ok     {time.monotonic() - started_s:6.1f} s", flush=True)
 
 
+def run_guests(tally: Tally) -> None:
+    """The tests in virtual machines; where there can be none, they say why."""
+    if not vmguest.why_impossible():
+        install_packages(tally, "packages of guests", vmimage.HOST_PACKAGES)
+        run(IMAGES, tally)
+    run(GUESTS, tally)
+
+
 def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
-    if words not in (["check"], ["test"]):
-        print("usage: python -m tests.support.gate check|test", file=sys.stderr)
+    if words not in (["check"], ["test"], ["test-vm"]):
+        print("usage: python -m tests.support.gate check|test|test-vm", file=sys.stderr)
         return 2
     started_s = time.monotonic()
     tally = Tally()
     if words == ["test"]:
-        install_packages(tally)
-    for part in CHECK + (MACHINE if words == ["test"] else ()):
+        install_packages(tally, "Debian packages", PACKAGES)
+    for part in {"check": CHECK, "test": CHECK + MACHINE, "test-vm": ()}[words[0]]:
         run(part, tally)
+    if words != ["check"]:
+        run_guests(tally)
     _summarise(tally, time.monotonic() - started_s)
     return 1 if tally.outcomes["failed"] else 0
 

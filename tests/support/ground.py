@@ -19,6 +19,7 @@ from pathlib import Path
 
 MARK = "KOORDTEST_RUN"  # environment variable that every process of one run inherits
 RESULTS = "KOORDTEST_RESULTS"  # file that a test run leaves its counts in, as JSON
+INNER_RUN = "inner-run"  # property of a test: such counts, of tests that it ran elsewhere
 _NAME = re.compile(r"koordtest-(\d+)-")
 
 
