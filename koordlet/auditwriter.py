@@ -13,6 +13,7 @@ from koordlet.clock import Clock
 from koordlet.protocol.problem import Problem
 from koordlet.report import SourceState, SourceStatus
 from koordlet.resexecutor.audit import AuditEvent, AuditStore
+from koordlet.setaside import set_aside
 
 QUEUE_LIMIT = 1024
 PRUNE_EVERY_S = 600.0
@@ -30,12 +31,8 @@ def open_audit(path: Path, keep_days: float) -> tuple[AuditStore, Problem | None
         why, remedy = f"cannot be written: {error}", "make room; events are in memory until then"
         return memory, Problem("audit-not-stored", str(path), why, remedy=remedy)
     except sqlite3.DatabaseError as error:
-        aside = path.with_name(path.name + ".broken")
-        path.replace(aside)
-        for suffix in ("-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-        why = f"{error}; put aside as {aside}, and begun anew"
-        return AuditStore(path, keep_days=keep_days), Problem("audit-broken", str(path), why)
+        why = f"{error}; put aside as {set_aside(path)}, and begun anew"
+        return AuditStore(path, keep_days=keep_days), Problem("audit-damaged", str(path), why)
 
 
 class AuditWriter:

@@ -14,6 +14,7 @@ from typing import Any
 
 from koordlet.model.actions import Mode
 from koordlet.protocol.problem import Problem
+from koordlet.setaside import set_aside
 from koordlet.standing import ALL, ModeOrder, Standing
 
 VERSION = 1
@@ -23,9 +24,9 @@ _STANDING = "standing"
 class StateStore:
     """``state.db``: one JSON document per key; a document of another version is ignored.
 
-    A file that is no database any more is moved aside to ``state.db.damaged``; ``lost`` then says
-    so. Where the disk takes or gives no file, documents are kept in memory: ``unstored`` says so,
-    and ``lost`` too if there was one that cannot be read.
+    A file that is no database any more is moved aside; ``lost`` then says so. Where the disk takes
+    or gives no file, documents are kept in memory: ``unstored`` says so, and ``lost`` too if there
+    was one that cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -101,10 +102,7 @@ def _unstored(path: Path, error: Exception) -> Problem:
 
 
 def _moved_aside(path: Path, error: sqlite3.DatabaseError) -> Problem:
-    kept = path.with_name(path.name + ".damaged")
-    path.replace(kept)
-    for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    kept = set_aside(path)
     return Problem(
         code="state-damaged",
         where=str(path),

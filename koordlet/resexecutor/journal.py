@@ -23,6 +23,7 @@ from koordlet.model.actions import Target
 from koordlet.model.knobs import Channel, Knob
 from koordlet.model.paths import CgroupPath, CgroupPathError
 from koordlet.protocol.problem import Problem, Severity
+from koordlet.setaside import set_aside
 
 NAME: Final = "journal.db"
 SCHEMA_VERSION: Final = 1
@@ -339,18 +340,12 @@ def _connect_again(path: Path) -> sqlite3.Connection:
 
 
 def _moved_aside(path: Path, error: sqlite3.Error) -> Problem:
-    number = 0
-    while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
-        number += 1
     try:
-        path.rename(aside)
-        for suffix in ("-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+        aside = set_aside(path)
     except OSError as fault:
         raise _failure(path, "move aside", fault) from error
     return Problem(
-        "journal-corrupt",
+        "journal-damaged",
         str(path),
         f"not a sound journal ({error}); moved to {aside}",
         limit="the originals in it are lost: values written before stay in force",

@@ -100,12 +100,12 @@ def test_a_newer_schema_is_left_alone(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" * 99])
-def test_a_corrupt_journal_is_moved_aside_and_told(path: Path, content: bytes) -> None:
+def test_a_damaged_journal_is_moved_aside_and_told(path: Path, content: bytes) -> None:
     path.parent.mkdir(mode=0o700)
     path.write_bytes(content)
     found = Journal.open(path, boot_id=BOOT, managed_root="/", pid=1)
-    assert [problem.code for problem in found.problems] == ["journal-corrupt"]
-    assert path.with_name("journal.db.corrupt-0").read_bytes() == content
+    assert [problem.code for problem in found.problems] == ["journal-damaged"]
+    assert path.with_name("journal.db.damaged-0").read_bytes() == content
     found.journal.begin([ROW])
     assert found.journal.rows() == ((ROW,), ())
 

@@ -312,13 +312,13 @@ def test_no_journal_is_nothing_to_undo(rig: Rig) -> None:
     assert (report.done_by, report.is_as_before) == (DoneBy.NOBODY, True)
 
 
-def test_a_corrupt_journal_is_told(rig: Rig) -> None:
+def test_a_damaged_journal_is_told(rig: Rig) -> None:
     rig.crash()
     for suffix in ("-wal", "-shm"):
         rig.path.with_name(rig.path.name + suffix).unlink(missing_ok=True)
     rig.path.write_bytes(b"garbage" * 1000)
     report = undo(rig)
-    assert [problem.code for problem in report.problems] == ["journal-corrupt"]
+    assert [problem.code for problem in report.problems] == ["journal-damaged"]
     assert not report.is_as_before
 
 

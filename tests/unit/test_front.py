@@ -232,10 +232,10 @@ def test_a_damaged_store_is_put_aside_and_told(tmp_path: Path) -> None:
     path.write_bytes(b"no database at all" * 100)
     store, problem = open_audit(path, 7)
     assert problem is not None
-    assert problem.code == "audit-broken"
+    assert problem.code == "audit-damaged"
     assert store.append((_event(1),)) == 1
     store.close()
-    assert (tmp_path / "audit.db.broken").exists()
+    assert (tmp_path / "audit.db.damaged-0").exists()
     store, problem = open_audit(path, 7)
     assert problem is None
     assert len(store.query(AuditQuery())) == 1

@@ -93,7 +93,7 @@ def test_a_damaged_store_is_kept_aside_and_nothing_is_enforced_until_resumed(
     path.write_bytes(b"no database at all, and longer than a header" * 100)
     store = StateStore(path)
     assert store.lost is not None and "koordletctl resume" in store.lost.remedy
-    assert (tmp_path / "state.db.damaged").exists()
+    assert (tmp_path / "state.db.damaged-0").exists()
     assert load_standing(store).mode_of("be_priority", NOW_S) is Mode.OBSERVE
     store.close()
     again = StateStore(path)
