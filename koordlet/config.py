@@ -29,7 +29,7 @@ from pydantic_core import ErrorDetails
 from koordlet.host.mounts import Roots
 from koordlet.protocol.cpuset import parse_cpuset
 from koordlet.protocol.document import MAX_DOCUMENT_BYTES, nearest, parse_document
-from koordlet.protocol.problem import Problem, RefusedError
+from koordlet.protocol.problem import Problem, RefusedError, Severity
 from koordlet.protocol.quantity import parse_bytes, parse_milli
 from koordlet.trustedfile import read_trusted
 
@@ -164,8 +164,15 @@ class Config:
         float, Field(ge=1, le=3600), "how long values stay on missing data before the safe ones"
     ] = 30.0
     own_cgroup: Annotated[
-        str, AfterValidator(_own_cgroup), "our own cgroup below cgroupRoot, to prove settings in"
+        str,
+        AfterValidator(_own_cgroup),
+        "our own cgroup below cgroupRoot, to prove settings in; the one that systemd delegated to"
+        " us if empty",
     ] = ""
+    on_sigterm: Annotated[
+        Literal["restore", "leave"],
+        "what SIGTERM does to values in force; leave: whoever sent it restores them",
+    ] = "restore"
     audit_retention_days: Annotated[int, Field(ge=1, le=3650), "age of the oldest audit row"] = 7
     log_level: Annotated[Literal["debug", "info", "warning", "error"], "least level logged"] = (
         "info"
@@ -197,19 +204,39 @@ def load_config(argv: Sequence[str], default_file: Path = DEFAULT_CONFIG_FILE) -
     A missing file is an empty one, unless ``--config`` names it. Raises RefusedError with all
     problems found; ``--help`` prints the options and exits.
     """
+    config, problems, faults = _loaded(argv, default_file)
+    if problems or faults:
+        raise RefusedError((*problems, *faults))
+    return config
+
+
+def salvage_config(
+    argv: Sequence[str], default_file: Path = DEFAULT_CONFIG_FILE
+) -> tuple[Config, tuple[Problem, ...]]:
+    """As ``load_config``, for an undo, which must not wait until somebody mends a file: one that
+    is refused is left out, and its faults come beside. Raises RefusedError for wrong options.
+    """
+    config, problems, faults = _loaded(argv, default_file)
+    if problems:
+        raise RefusedError(tuple(problems))
+    return config, tuple(replace(fault, severity=Severity.WARNING) for fault in faults)
+
+
+def _loaded(
+    argv: Sequence[str], default_file: Path
+) -> tuple[Config, list[Problem], list[Problem]]:
+    """The configuration, the problems of the options, and those of the file."""
     options, problems = _parse_options(argv)
     from_options, faults = _validated_options(options)
     problems += faults
     named = "config" in options
     path = from_options.config if named else default_file
     from_file, faults = _read_file(path, named=named)
-    problems += faults
     given = {name: getattr(from_options, name) for name in options}
     config = replace(from_file, **{"config": path, **given})
-    problems += _contradictions(config)
-    if problems:
-        raise RefusedError(tuple(problems))
-    return config if config.node_name else replace(config, node_name=os.uname().nodename)
+    faults += _contradictions(config)
+    config = config if config.node_name else replace(config, node_name=os.uname().nodename)
+    return config, problems, faults
 
 
 @cache
@@ -217,7 +244,8 @@ def _adapter() -> TypeAdapter[Config]:
     return TypeAdapter(Config)
 
 
-def _key(name: str) -> str:
+def key_of(name: str) -> str:
+    """The key in the file of a field of Config."""
     first, *others = name.split("_")
     return _SPECIAL_KEYS.get(name) or first + "".join(word.capitalize() for word in others)
 
@@ -244,7 +272,7 @@ def _parser() -> _Parser:
             dest=field.name,
             default=argparse.SUPPRESS,
             metavar="VALUE",
-            help=f"{text} ({_key(field.name)})",
+            help=f"{text} ({key_of(field.name)})",
             nargs="?" if switch else None,
             const="true" if switch else None,
         )
@@ -296,13 +324,13 @@ def _read_file(path: Path, *, named: bool) -> tuple[Config, list[Problem]]:
     except ValidationError as fault:
         errors = fault.errors(include_url=False, include_context=False)
     return Config(), problems + [
-        _problem(error, str(path), _key(str(error["loc"][0]))) for error in errors
+        _problem(error, str(path), key_of(str(error["loc"][0]))) for error in errors
     ]
 
 
 def _fields_of(document: Mapping[Any, Any], path: Path) -> tuple[dict[str, Any], list[Problem]]:
     """The document with our field names; null is "not set"."""
-    names = {_key(field.name): field.name for field in fields(Config) if field.name != "config"}
+    names = {key_of(field.name): field.name for field in fields(Config) if field.name != "config"}
     flat = {key: value for key, value in document.items() if key != _GROUP}
     group = document.get(_GROUP)
     if isinstance(group, Mapping):

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from koordlet import ipc
+from koordlet import ipc, logs
 from koordlet.clock import Clock
 from koordlet.config import Config
 from koordlet.corelink import CoreLink
@@ -29,8 +29,9 @@ from koordlet.pressure import PressureWatch, latency_sensitive_cgroups
 from koordlet.protocol.problem import Problem
 from koordlet.qosmanager.budget import REST_RATIO, SURGE_RATIO
 from koordlet.report import TickCause, TickReport
+from koordlet.sdnotify import Heartbeat
 from koordlet.standing import Standing
-from koordlet.supervisor import Signals
+from koordlet.supervisor import STOP_LEAVING, STOPS, Signals
 from koordlet.tick import Tick, order_text
 
 EARLY_APART_S = 0.2
@@ -56,7 +57,9 @@ class _Deadlines:
 
 
 class Core:
-    """Runs until SIGTERM, then restores everything; ``run`` returns the exit code."""
+    """Runs until it is told to stop, then restores everything or leaves it for the next one;
+    ``run`` returns the exit code.
+    """
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class Core:
         hot: HotSampler,
         make_link: Callable[[Callable[[Any], None]], CoreLink],
         make_pressure: Callable[[Callable[[CgroupPath], None]], PressureWatch],
+        heartbeat: Heartbeat,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -77,8 +81,9 @@ class Core:
         self._hot = hot
         self._link = make_link(self._on_message)
         self._pressure = make_pressure(lambda _path: self._want(TickCause.PSI))
+        self._heartbeat = heartbeat
         self._log = structlog.get_logger("core")
-        self._stopping = False
+        self._stop_by: signal.Signals | None = None
         now_s = clock.now_s()
         self._collected_at_s = now_s
         self._surged = False  # the last tick was called by a surge; its rest is still to come
@@ -91,6 +96,7 @@ class Core:
             ipc.SloUpdate: self._on_word,
             ipc.KubeletUpdate: self._on_word,
             ipc.StandingUpdate: lambda update: self._on_standing(update.standing),
+            ipc.ConfigUpdate: self._on_config,
             ipc.SpecAnswer: self._tick.spec_answered,
             ipc.Command: self._on_command,
         }
@@ -101,10 +107,10 @@ class Core:
         watch_fd = self._observer.watch_fd
         if watch_fd is not None:
             self._loop.watch(watch_fd, select.POLLIN, lambda _events: self._on_tree_change())
-        while not self._stopping:
+        while self._stop_by is None:
             self._loop.wait(self._wait_s())
             self._run_due()
-        return self._stop()
+        return self._leave() if self._stop_by is STOP_LEAVING else self._stop()
 
     # -- what calls for a tick --------------------------------------------------------------------
 
@@ -170,10 +176,12 @@ class Core:
         if not self._config.dry_run:  # a trigger is armed by a write (hazard H25)
             self._pressure.follow(latency_sensitive_cgroups(self._observer.seen.workloads))
         self._ask_runtime()
-        if self._tell(report) and whole:
+        told = self._tell(report)
+        if told and whole:
             self._link.sent_whole()
         for command in commands:
             self._link.send(ipc.CommandReply(command.id, {"outcomes": report.outcomes}))
+        self._heartbeat.beat(self._tick.summary, serves=told)
 
     def _tell(self, report: TickReport) -> bool:
         told = self._link.send(report, droppable=True)
@@ -208,6 +216,18 @@ class Core:
         self._tick.note_order(command)
         self._on_standing(command.standing)
 
+    def _on_config(self, update: ipc.ConfigUpdate) -> None:
+        """The front has read the configuration again; what can change while we run has changed."""
+        config = update.config
+        if config == self._config:
+            return
+        self._config = config
+        self._due.tick_s = self._due.hot_s = self._clock.now_s()  # one grid for both, from now on
+        self._heartbeat.pace(config.tick_seconds)
+        logs.change(config.log_level, config.log_format)
+        self._tick.reconfigure(config)
+        self._want(TickCause.COMMAND)
+
     def _on_tree_change(self) -> None:
         if self._observer.tree_changed():
             self._link.send(ipc.Relist("a cgroup directory came or went"))
@@ -217,10 +237,20 @@ class Core:
 
     def _on_signals(self, signals: Signals) -> None:
         came = signals.take()
-        if signal.SIGTERM in came:
-            self._stopping = True
+        for how in STOPS:
+            if how in came and self._stop_by is None:
+                self._stop_by = how
         if signal.SIGHUP in came:
             self._tick.probe_again()
+
+    def _leave(self) -> int:
+        """End with every value in force: who takes our place takes the journal over (H16)."""
+        self._pressure.close()
+        self._tell(self._tick.leave())
+        self._wait_while(lambda: self._link.wants_write, FLUSH_S)
+        self._link.close()
+        self._log.info("stopped, values stay in force", journaled=not self._tick.nothing_owned)
+        return 0
 
     def _stop(self) -> int:
         """Restore everything; wait a bounded time for what the runtime has to confirm."""

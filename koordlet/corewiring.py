@@ -18,6 +18,7 @@ from koordlet.endpoints import find_runtime
 from koordlet.eventloop import EventLoop
 from koordlet.extensions import as_capabilities, load_strategies
 from koordlet.host.cgroup import Cgroups
+from koordlet.host.delegated import delegated_cgroup, make_room
 from koordlet.host.detect import probe, prove, shortcomings
 from koordlet.host.machine import Machine, open_machine
 from koordlet.host.watch import Watch, WatchUnavailable
@@ -35,6 +36,7 @@ from koordlet.qosmanager.registry import STRATEGIES
 from koordlet.resexecutor.effects import Effects
 from koordlet.resexecutor.executor import Executor
 from koordlet.resexecutor.journal import Journal, JournalError, journal_path
+from koordlet.sdnotify import Heartbeat
 from koordlet.specoutbox import SpecOutbox
 from koordlet.supervisor import Signals
 from koordlet.tick import Tick
@@ -52,7 +54,7 @@ class Keeping:
     problems: tuple[Problem, ...] = ()
 
 
-def run_core(config: Config, clock: Clock, signals: Signals) -> int:
+def run_core(config: Config, clock: Clock, signals: Signals, heartbeat: Heartbeat) -> int:
     """The core process, from fork to exit."""
     machine = open_machine(config.roots, keeps_fds=True)
     loop = EventLoop()
@@ -71,6 +73,7 @@ def run_core(config: Config, clock: Clock, signals: Signals) -> int:
         hot,
         make_link=lambda handle: CoreLink(config.run_dir / "core.sock", loop, handle),
         make_pressure=lambda fired: PressureWatch(machine.cgroups, loop, fired),
+        heartbeat=heartbeat,
     )
     gc.disable()  # a collection of everything takes longer than a tick; Core does it in between
     return core.run(signals)
@@ -151,18 +154,29 @@ def _prober(config: Config, machine: Machine) -> Callable[[], Capabilities]:
 
 def _prover(config: Config, machine: Machine) -> Callable[[Capabilities], Capabilities]:
     """Proof in a scratch cgroup below our own; none where we were given no cgroup."""
-    if not config.own_cgroup or config.dry_run:
+    if config.dry_run:
         return lambda found: found
-    scratch = CgroupPath.parse(config.own_cgroup).child("scratch")
 
     def proven(found: Capabilities) -> Capabilities:
         try:
-            return prove(found, machine.cgroups, scratch)
+            own = _own_cgroup(config, machine)
+            return found if own is None else prove(found, machine.cgroups, own.child("scratch"))
         except OSError as error:
             structlog.get_logger("core").warning("no proof of capabilities", error=str(error))
             return found
 
     return proven
+
+
+def _own_cgroup(config: Config, machine: Machine) -> CgroupPath | None:
+    """The configured cgroup, or the one that systemd delegated; None where we have none."""
+    if config.own_cgroup:
+        return CgroupPath.parse(config.own_cgroup)
+    own = delegated_cgroup(machine.cgroups, machine.roots)
+    if isinstance(own, Missing):
+        return None
+    make_room(machine.cgroups, own)
+    return own
 
 
 def _journal(config: Config, path: Path, machine: Machine) -> tuple[Journal, tuple[Problem, ...]]:

@@ -9,7 +9,7 @@ from functools import partial
 
 import structlog
 
-from koordlet import ipc
+from koordlet import ipc, logs
 from koordlet.api.ownmetrics import ProcessMetrics
 from koordlet.api.prometheus import MetricsServer
 from koordlet.api.server import ApiServer
@@ -38,6 +38,7 @@ from koordlet.pods.kubelet import KubeletClient, endpoint_of
 from koordlet.pods.kubeletfacts import KubeletFacts
 from koordlet.pods.specchange import change_spec
 from koordlet.protocol.problem import Problem
+from koordlet.reload import Reloaded
 from koordlet.report import SourceState, SourceStatus
 from koordlet.sources import ListSource
 from koordlet.state import StateStore
@@ -46,12 +47,17 @@ from koordlet.supervisor import Signals
 RUNTIME_SCHEMES = {"containerd": "containerd://", "crio": "cri-o://"}
 
 
-class FrontProcess:
-    """Every thread of the front; ``run`` returns when SIGTERM came."""
+Reload = Callable[[Config], Reloaded]
+"""Reads the configuration again over the one in force."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+
+class FrontProcess:
+    """Every thread of the front; ``run`` returns when it is told to stop."""
+
+    def __init__(self, config: Config, clock: Clock, reload: Reload) -> None:
         self._config = config
         self._clock = clock
+        self._reload = reload
         self._log = structlog.get_logger("front")
         self._machine: Machine = open_machine(config.roots, keeps_fds=False)
         self._state = FrontState(config, self._machine.cgroups, clock)
@@ -149,12 +155,15 @@ class FrontProcess:
             observe=self._metrics.observe,
             spec=self._carry_out,
             relist=self._relist,
-            standing_messages=self._files.messages,
+            standing_messages=lambda: [ipc.ConfigUpdate(self._config), *self._files.messages()],
         )
         front = Front(self._config.run_dir / "core.sock", self._outbox, loop, self._clock, parts)
 
         def on_signal(_events: int) -> None:
-            if signal.SIGTERM in signals.take():
+            came = signals.take()
+            if signal.SIGHUP in came:
+                self._read_again()
+            if came.intersection(STOPS):
                 front.stop()
 
         loop.watch(signals.fd, select.POLLIN, on_signal)
@@ -167,6 +176,23 @@ class FrontProcess:
             metrics_server.stop()
         self._close()
         return 0
+
+    def _read_again(self) -> None:
+        """Take what a reload may change, tell the core, and show what it may not (the supervisor
+        logs it).
+        """
+        reloaded = self._reload(self._config)
+        config = self._config = reloaded.config
+        logs.change(config.log_level, config.log_format)
+        self._audit_store.keep(config.audit_retention_days)
+        self._outbox.post(ipc.ConfigUpdate(config))
+        state = SourceState.STALE if reloaded.problems else SourceState.OK
+        where = str(config.config)
+        self._state.source(SourceStatus("config", state, where, None, reloaded.problems))
+        event = AuditEvent(
+            at_wall_s=self._clock.wall_s(), kind="order", owner="reload", reason=str(reloaded)
+        )
+        self._audit.put((event,))
 
     def _serve_metrics(self) -> MetricsServer | None:
         address = self._config.metrics_address
@@ -233,6 +259,6 @@ class FrontProcess:
             self._cri.close()
 
 
-def run_front(config: Config, clock: Clock, signals: Signals) -> int:
+def run_front(config: Config, clock: Clock, signals: Signals, reload: Reload) -> int:
     """The front process, from fork to exit."""
-    return FrontProcess(config, clock).run(signals)
+    return FrontProcess(config, clock, reload).run(signals)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from koordlet.config import Config
 from koordlet.model.actions import Mode
 from koordlet.model.knobs import Knob, Value
 from koordlet.model.pods import CgroupDriver, PodRecord
@@ -90,6 +91,13 @@ class KubeletUpdate:
     cpu_manager: CpuManagerPolicy
     reserved_cpus: frozenset[int]
     reserved_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigUpdate:
+    """Front to core: the configuration in force after a reload, and at each connection."""
+
+    config: Config
 
 
 @dataclass(frozen=True, slots=True)

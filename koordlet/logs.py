@@ -28,12 +28,20 @@ class _Unbroken:
 
 def configure(level: str, log_format: str, stream: TextIO | None = None) -> None:
     """Send every log line to ``stream`` (stderr); ``log_format`` is ``console`` or ``json``."""
+    out = cast(TextIO, _Unbroken(stream or sys.stderr))
+    structlog.configure(
+        logger_factory=structlog.PrintLoggerFactory(out), cache_logger_on_first_use=False
+    )
+    change(level, log_format)
+
+
+def change(level: str, log_format: str) -> None:
+    """Another level or form from now on, to the same stream."""
     renderer: structlog.types.Processor = (
         structlog.processors.JSONRenderer()
         if log_format == "json"
         else structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"])
     )
-    out = cast(TextIO, _Unbroken(stream or sys.stderr))
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -44,6 +52,4 @@ def configure(level: str, log_format: str, stream: TextIO | None = None) -> None
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
-        logger_factory=structlog.PrintLoggerFactory(out),
-        cache_logger_on_first_use=False,
     )

@@ -43,6 +43,11 @@ class NodeFactsReader:
         self.kubelet = Kubelet(None, Missing("not read yet"))
         self.problems: tuple[Problem, ...] = ()
 
+    def reconfigure(self, config: Config) -> None:
+        """Read again at the next refresh, by ``config``."""
+        self._config = config
+        self._read_at_s = float("-inf")
+
     def refresh(self, now_s: float, kubelet: KubeletUpdate | None) -> NodeFacts | Missing:
         """The facts now; re-read when due or when the kubelet's configuration changed."""
         due = now_s - self._read_at_s >= REFRESH_S or kubelet is not self.kubelet.update

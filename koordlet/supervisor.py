@@ -11,7 +11,7 @@ import gc
 import os
 import select
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -24,7 +24,12 @@ PR_SET_PDEATHSIG = 1
 RESTART_FIRST_S = 0.2
 RESTART_MAX_S = 5.0
 STABLE_S = 30.0  # a child that lived this long starts its back-off anew
-CHILD_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+STOP_RESTORING, STOP_LEAVING = signal.SIGTERM, signal.SIGUSR1
+"""How a child is told to end: values in force are given back, or left for whoever comes next."""
+STOPS = (STOP_RESTORING, STOP_LEAVING)
+CHILD_SIGNALS = (*STOPS, signal.SIGHUP)
+RESTORES = {signal.SIGINT: STOP_RESTORING, signal.SIGTERM: STOP_RESTORING}
+LEAVES_ON_SIGTERM = {signal.SIGINT: STOP_RESTORING, signal.SIGTERM: STOP_LEAVING}
 
 
 @dataclass(slots=True)
@@ -69,14 +74,32 @@ class Signals:
 
 
 class Supervisor:
-    """Runs children until a stop is asked for; ``children`` are stopped in their order."""
+    """Runs children until a stop is asked for; ``children`` are stopped in their order.
 
-    def __init__(self, children: tuple[Child, ...], clock: Clock) -> None:
+    ``stops`` says which of our signals stops them how. ``reload`` is called at SIGHUP, before the
+    children hear of it.
+    """
+
+    def __init__(
+        self,
+        children: tuple[Child, ...],
+        clock: Clock,
+        *,
+        stops: Mapping[signal.Signals, signal.Signals] = RESTORES,
+        reload: Callable[[], None] = lambda: None,
+    ) -> None:
         self._children = children
         self._clock = clock
+        self._stops = stops
+        self._reload = reload
         self._log = structlog.get_logger("daemon")
         self._parent_pid = os.getpid()
-        self._stopping = False
+        self._stop_by: signal.Signals | None = None
+
+    @property
+    def stop_by(self) -> signal.Signals | None:
+        """How the children were stopped, one of STOPS; None while they run."""
+        return self._stop_by
 
     def run(self) -> int:
         """Until SIGINT or SIGTERM; then the exit code of the first child's clean stop."""
@@ -87,17 +110,19 @@ class Supervisor:
         gc.freeze()  # keeps the collector from touching (and so copying) shared pages
         for child in self._children:
             self._start(child, signals)
-        while not self._stopping:
+        while self._stop_by is None:
             loop.wait(self._next_restart_s())
             self._reap()
             self._restart_due(signals)
-        return self._stop_all()
+        return self._stop_all(self._stop_by)
 
     def _on_signals(self, signals: Signals) -> None:
         came = signals.take()
-        if came & {signal.SIGINT, signal.SIGTERM}:
-            self._stopping = True
+        for number, stop in self._stops.items():
+            if number in came and self._stop_by is None:
+                self._stop_by = stop
         if signal.SIGHUP in came:
+            self._reload()
             for child in self._children:
                 if child.pid:
                     os.kill(child.pid, signal.SIGHUP)
@@ -125,7 +150,7 @@ class Supervisor:
     def _ended(self, child: Child, code: int) -> None:
         now_s = self._clock.now_s()
         child.pid, child.exit_code = 0, code
-        if child.optional or self._stopping:
+        if child.optional or self._stop_by is not None:
             return
         child.failures = 1 if now_s - child.started_s > STABLE_S else child.failures + 1
         delay_s = min(RESTART_FIRST_S * 2 ** (child.failures - 1), RESTART_MAX_S)
@@ -141,18 +166,18 @@ class Supervisor:
             if child.restart_at_s is not None and child.restart_at_s <= self._clock.now_s():
                 self._start(child, signals)
 
-    def _stop_all(self) -> int:
+    def _stop_all(self, how: signal.Signals) -> int:
         first = self._children[0]
         if not first.pid:
             self._log.error("process does not run, and cannot clean up", process=first.name)
         for child in self._children:
             if child.pid:
-                self._stop(child)
+                self._stop(child, how)
         code = self._children[0].exit_code
         return 1 if code is None or code < 0 else code
 
-    def _stop(self, child: Child) -> None:
-        os.kill(child.pid, signal.SIGTERM)
+    def _stop(self, child: Child, how: signal.Signals) -> None:
+        os.kill(child.pid, how)
         deadline_s = self._clock.now_s() + child.stop_s
         pidfd = os.pidfd_open(child.pid)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from koordlet import ipc
+from koordlet.config import Config
 from koordlet.model.actions import Outcome, Plan, Status, Target
 from koordlet.model.capabilities import Capabilities
 from koordlet.model.pods import Workloads
@@ -91,6 +92,22 @@ class Tick:
     def nothing_owned(self) -> bool:
         """True when every value has been given back."""
         return not self._parts.executor.owned()
+
+    @property
+    def summary(self) -> str:
+        """One line about the last tick, for whoever started us."""
+        if self._now.waiting_for:
+            return "waiting for " + ", ".join(self._now.waiting_for)
+        config, owned = self._parts.config, self._parts.executor.owned()
+        held = "dry run" if config.dry_run else f"{len(owned)} values in force"
+        roots = len(self._parts.observer.seen.be_roots)
+        released = ", released" if self.standing.released else ""
+        return f"{held}, {roots} BE roots{released}"
+
+    def reconfigure(self, config: Config) -> None:
+        """Decide by ``config`` from the next tick on."""
+        self._parts = replace(self._parts, config=config)
+        self._parts.facts.reconfigure(config)
 
     def probe_again(self) -> None:
         """Look at the host's capabilities anew in the next tick."""
@@ -295,6 +312,21 @@ class Tick:
         executor = self._parts.executor
         started_s = self._parts.clock.now_s()
         executor.adopt_inherited(executor.cpuset_tree(), started_s)
+        return self._told_of(executor.restore_all(why, started_s), started_s)
+
+    def finish(self) -> TickReport:
+        """Restore what became restorable since, end the effects thread, close the journal."""
+        report = self.restore_all("clean stop")
+        self._parts.executor.close()
+        return report
+
+    def leave(self) -> TickReport:
+        """End with every value as it is; the journal keeps them for the next writer."""
+        report = self._told_of((), self._parts.clock.now_s())
+        self._parts.executor.close()
+        return report
+
+    def _told_of(self, outcomes: tuple[Outcome, ...], started_s: float) -> TickReport:
         self._now.tick += 1
         ticked = Ticked(
             tick=self._now.tick,
@@ -304,13 +336,7 @@ class Tick:
             standing=self.standing,
             waiting_for=(),
             capabilities=self._now.capabilities,
-            outcomes=executor.restore_all(why, started_s),
+            outcomes=outcomes,
             audit=self._take_audit(),
         )
         return self._reporter.report(ticked, whole=False)
-
-    def finish(self) -> TickReport:
-        """Restore what became restorable since, end the effects thread, close the journal."""
-        report = self.restore_all("clean stop")
-        self._parts.executor.close()
-        return report

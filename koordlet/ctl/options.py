@@ -16,7 +16,7 @@ import typer
 
 from koordlet.api.client import AnswerError, Client, UnreachableError
 from koordlet.ctl.output import CtlError, ExitCode, Output, emit_error
-from koordlet.protocol.problem import RefusedError
+from koordlet.protocol.problem import Problem, RefusedError
 
 if TYPE_CHECKING:
     from koordlet.config import Config
@@ -51,12 +51,21 @@ class Common:
         """koordlet's configuration with these options over it; raises RefusedError."""
         from koordlet.config import load_config
 
+        return load_config(self._argv())
+
+    def salvage_config(self) -> tuple[Config, tuple[Problem, ...]]:
+        """The same without a file that is refused, and why it is; for what has to work anyway."""
+        from koordlet.config import salvage_config
+
+        return salvage_config(self._argv())
+
+    def _argv(self) -> list[str]:
         argv: list[str] = []
         for one in fields(self):
             value = getattr(self, one.name)
             if value is not None and one.name != "output":
                 argv += [f"--{one.name.replace('_', '-')}", str(value)]
-        return load_config(argv)
+        return argv
 
     def client(self) -> Client:
         """Asks the daemon of the run directory; a named one needs no configuration."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from koordlet.api.client import NOT_ALLOWED, UnreachableError
+from koordlet.api.client import NOT_ALLOWED, Client, UnreachableError
 from koordlet.api.views.common import envelope
 from koordlet.api.views.undo import undo_data
 from koordlet.ctl.options import Common
@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 
 def rollback(common: Common, *, dry_run: bool, if_no_daemon: bool) -> dict[str, Any]:
     """The envelope of a rollback, the same whoever did it."""
+    config, faults = common.salvage_config()
     try:
-        client = common.client()
+        client = Client(config.run_dir / "api.sock")
         if if_no_daemon:
             return _left_to_daemon(client.get("status"))
         return client.post("release", {"dry_run": dry_run})
     except UnreachableError as error:
         if error.problem.code == NOT_ALLOWED:
             raise
-    return from_journal(common, dry_run=dry_run, if_no_daemon=if_no_daemon)
+    cgroup_root = None if common.cgroup_root is None else config.cgroup_root
+    return _from_journal(config, faults, cgroup_root, dry_run=dry_run, if_no_daemon=if_no_daemon)
 
 
 def exit_code(said: dict[str, Any]) -> ExitCode:
@@ -42,17 +44,20 @@ def exit_code(said: dict[str, Any]) -> ExitCode:
     return ExitCode.NOT_AS_WANTED if data["left"] or unasked else ExitCode.OK
 
 
-def from_journal(common: Common, *, dry_run: bool, if_no_daemon: bool) -> dict[str, Any]:
+def _from_journal(
+    config: Config,
+    faults: tuple[Problem, ...],
+    cgroup_root: str | None,
+    *,
+    dry_run: bool,
+    if_no_daemon: bool,
+) -> dict[str, Any]:
     """Restore what the journal of the run directory holds."""
     from koordlet.journalundo import undo
     from koordlet.resexecutor.rollback import RollbackOptions
 
-    config = common.load_config()
-    undone = undo(
-        config,
-        RollbackOptions(dry_run=dry_run, if_no_daemon=if_no_daemon),
-        cgroup_root=None if common.cgroup_root is None else config.cgroup_root,
-    )
+    options = RollbackOptions(dry_run=dry_run, if_no_daemon=if_no_daemon)
+    undone = undo(config, options, cgroup_root=cgroup_root)
     report = undone.report
     said = undo_data(
         report.outcomes,
@@ -61,7 +66,7 @@ def from_journal(common: Common, *, dry_run: bool, if_no_daemon: bool) -> dict[s
         dry_run=dry_run,
         note=report.note,
     )
-    return _enveloped(config, said, time.time(), report.problems)
+    return _enveloped(config, said, time.time(), (*faults, *report.problems))
 
 
 def _left_to_daemon(status: dict[str, Any]) -> dict[str, Any]:

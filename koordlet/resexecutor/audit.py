@@ -72,7 +72,7 @@ class AuditStore:
     """
 
     def __init__(self, path: Path, *, keep_days: float = 30, keep_bytes: int = 64 << 20) -> None:
-        self._keep_s = keep_days * SECONDS_PER_DAY
+        self.keep(keep_days)
         self._keep_bytes = keep_bytes
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -81,6 +81,10 @@ class AuditStore:
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.execute("PRAGMA cache_size=-256")  # KiB; the default of 2 MiB fills with time
         self._db.executescript(_SCHEMA)
+
+    def keep(self, days: float) -> None:
+        """Another age of the oldest event, from the next ``prune`` on."""
+        self._keep_s = days * SECONDS_PER_DAY
 
     def append(self, events: Iterable[AuditEvent]) -> int:
         """Add a batch in one transaction; gives back how many."""

@@ -123,6 +123,17 @@ class FakeTick:
     def spec_answered(self, answer: ipc.SpecAnswer) -> None:
         self.pending = False
 
+    @property
+    def summary(self) -> str:
+        return f"tick {len(self.ran)}"
+
+    def reconfigure(self, config: Config) -> None:
+        self.done.append("reconfigured")
+
+    def leave(self) -> Report:
+        self.done.append("left")
+        return Report(-3)
+
     def restore_all(self, why: str) -> Report:
         self.done.append(why)
         return Report(-1)
@@ -206,6 +217,20 @@ class FakePressure:
         self.closed = True
 
 
+@dataclass
+class FakeHeartbeat:
+    """``beats``: the status of each, and whether a front had taken the report."""
+
+    beats: list[tuple[str, bool]] = field(default_factory=list)
+    paces: list[float] = field(default_factory=list)
+
+    def beat(self, status: str, *, serves: bool) -> None:
+        self.beats.append((status, serves))
+
+    def pace(self, tick_s: float) -> None:
+        self.paces.append(tick_s)
+
+
 class Rig:
     """A core among fakes. ``run(seconds)`` lets it live so long, then SIGTERM comes."""
 
@@ -217,6 +242,7 @@ class Rig:
         self.link = FakeLink()
         self.pressure = FakePressure()
         self.signals = FakeSignals(self.loop)
+        self.heartbeat = FakeHeartbeat()
         self.handle: Callable[[object], None] = lambda _message: None
         self.stall: Callable[[CgroupPath], None] = lambda _path: None
         self.core = Core(
@@ -228,6 +254,7 @@ class Rig:
             cast(Any, self.hot),
             make_link=self._make_link,
             make_pressure=self._make_pressure,
+            heartbeat=cast(Any, self.heartbeat),
         )
 
     def _make_link(self, handle: Callable[[object], None]) -> Any:
@@ -238,8 +265,8 @@ class Rig:
         self.stall = fired
         return self.pressure
 
-    def run(self, seconds: float) -> int:
-        self.loop.at(seconds, lambda: self.signals.send(signal.SIGTERM))
+    def run(self, seconds: float, stop: signal.Signals = signal.SIGTERM) -> int:
+        self.loop.at(seconds, lambda: self.signals.send(stop))
         return self.core.run(cast(Any, self.signals))
 
     def ticks(self) -> list[float]:
