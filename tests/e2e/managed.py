@@ -15,8 +15,7 @@ from tests.support.waiting import until
 
 SPIN = ("sh", "-c", "while :; do :; done")
 SPIN_TWICE = ("sh", "-c", "while :; do :; done & while :; do :; done")
-TIERS = {"LS": "kubepods/burstable", "BE": "kubepods/besteffort"}
-BE_TIER = TIERS["BE"]
+BE_TIER = Containerd.tiers["BE"]
 NODE_SLO = """
 spec:
   resourceUsedThresholdWithBE:
@@ -35,8 +34,12 @@ class Managed:
         self.cgroups = runtime.cgroups
         self._directory = directory
         self._daemons: list[Koordlet] = []
-        for tier in TIERS.values():
+        for tier in runtime.tiers.values():
             self.cgroups.mk(tier)
+
+    @property
+    def be_tier(self) -> str:
+        return self.runtime.tiers["BE"]
 
     def daemon(self, policy: str = "cfsQuota", **options: Any) -> Koordlet:
         """A daemon that is not started yet; each with directories of its own unless told."""
@@ -57,20 +60,20 @@ class Managed:
         """A marked pod in its tier."""
         labels = {"koordinator.sh/qosClass": qos}
         return self.client.run_pod(
-            name, cgroup_parent=self.runtime.parent(TIERS[qos]), labels=labels
+            name, cgroup_parent=self.runtime.parent(self.runtime.tiers[qos]), labels=labels
         )
 
-    @staticmethod
-    def cgroup_of(pod: TestPod, qos: str, container_id: str = "") -> str:
+    def cgroup_of(self, pod: TestPod, qos: str, container_id: str = "") -> str:
         """The cgroup of a pod or of one of its containers, below the root."""
-        return f"{TIERS[qos]}/pod{pod.uid}" + (f"/{container_id}" if container_id else "")
+        return self.runtime.cgroup_of(self.runtime.tiers[qos], pod.uid, container_id)
 
-    def quota(self, cgroup: str = BE_TIER) -> int:
-        """A cgroup's cfs quota in microseconds; -1 is none."""
-        return int(self.cgroups.read(cgroup, "cpu.cfs_quota_us"))
+    def quota(self, cgroup: str = "") -> int:
+        """A cgroup's, by default the BE tier's, cfs quota in microseconds; -1 is none."""
+        return self.cgroups.quota_us(cgroup or self.be_tier)
 
-    def cpus(self, cgroup: str = BE_TIER) -> str:
-        return self.cgroups.read(cgroup, "cpuset.cpus", "cpuset")
+    def cpus(self, cgroup: str = "") -> str:
+        """The CPUs that a cgroup's, by default the BE tier's, tasks may use."""
+        return self.cgroups.cpus(cgroup or self.be_tier)
 
     def limited_below(self, cores: float) -> bool:
         """Whether the BE tier has a quota below ``cores``."""
@@ -78,10 +81,9 @@ class Managed:
 
     def used_cores(self, cgroup: str, seconds: float = 2.0) -> float:
         """Mean CPU use of a cgroup over the next seconds."""
-        file = self.cgroups.dir(cgroup, "cpuacct") / "cpuacct.usage"
-        before_ns, started_s = int(file.read_text()), time.monotonic()
+        before_ns, started_s = self.cgroups.used_ns(cgroup), time.monotonic()
         time.sleep(seconds)
-        used_ns = int(file.read_text()) - before_ns
+        used_ns = self.cgroups.used_ns(cgroup) - before_ns
         return used_ns / NS_PER_S / (time.monotonic() - started_s)
 
     def close(self) -> None:

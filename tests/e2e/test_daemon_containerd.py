@@ -51,7 +51,7 @@ def test_suppression_is_in_the_kernel_file_and_in_the_throughput(managed: Manage
     before_cores = managed.used_cores(BE_TIER)
     with managed.daemon() as daemon:
         until(lambda: managed.limited_below(RESTRICTED_CORES), SOON_S, "a low BE quota")
-        assert managed.cgroups.read(BE_TIER, "cpu.shares") == "2"
+        assert managed.cgroups.weight(BE_TIER) == managed.cgroups.weight_of(2)
         assert managed.used_cores(BE_TIER) < RESTRICTED_CORES < before_cores
         explained = ctl_json(daemon, "explain", BE_TIER)["data"]["subjects"][0]["settings"]
         assert {setting["owner"] for setting in explained} == {"be_priority", "cpu_suppress"}
@@ -63,7 +63,7 @@ def test_CQ_01_a_foreign_reset_is_put_back_within_a_tick_and_without_a_ramp(
     busy_node(managed)
     with managed.daemon():
         until(lambda: managed.limited_below(RESTRICTED_CORES), SOON_S, "a low BE quota")
-        managed.cgroups.write(BE_TIER, "cpu.cfs_quota_us", "-1")
+        managed.cgroups.set_quota_us(BE_TIER, -1)
         took_s = until(lambda: managed.limited_below(RESTRICTED_CORES), SOON_S, "put back")
     assert took_s < 2 * TICK_S
     assert managed.quota() == -1
@@ -71,6 +71,8 @@ def test_CQ_01_a_foreign_reset_is_put_back_within_a_tick_and_without_a_ramp(
 
 def test_H04_a_container_with_a_limit_lives_under_a_lowered_tier(managed: Managed) -> None:
     """Its quota is lifted in the runtime's spec, so the runtime's next update still works."""
+    if managed.cgroups.version == 2:
+        pytest.skip("about cgroup v1: v2 takes a child's quota above its parent's")
     limit_us = 150_000
     _, container = busy_node(managed, limit_us=limit_us)
     container_id = container.rpartition("/")[2]
@@ -103,7 +105,7 @@ def test_H01_what_the_kubelet_writes_is_accepted_while_idle_is_in_force(managed:
     with managed.daemon():
         until(lambda: managed.cgroups.read(pod, "cpu.idle") == "1", SOON_S, "an idle pod")
         assert managed.cgroups.read(BE_TIER, "cpu.idle") == "0"
-        managed.cgroups.write(BE_TIER, "cpu.shares", "2")
+        managed.cgroups.set_shares(BE_TIER, 2)
         _update(managed, container.rpartition("/")[2], cpuset_cpus="0")
         _update(managed, container.rpartition("/")[2], cpuset_cpus=managed.cpus("kubepods"))
 
@@ -187,7 +189,7 @@ def test_a_second_instance_refuses_to_start(managed: Managed) -> None:
         second = managed.daemon().start(wait=False)
         until(lambda: second.exit_code() is not None, SOON_S, "the second one ends")
         assert second.exit_code() == 1
-        assert f"manages {managed.cgroups.mounts['cpu']}{managed.cgroups.root}" in second.log_tail()
+        assert f"manages {managed.cgroups.dir('')}" in second.log_tail()
         assert first.exit_code() is None
 
 

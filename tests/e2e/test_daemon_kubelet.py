@@ -56,7 +56,7 @@ def test_H01_a_kubelet_restarts_while_everything_is_in_force(
         kubelet.start()
         assert kubelet.lives_for(5.0), kubelet.log_tail()
         assert "Failed to start ContainerManager" not in kubelet.log_path.read_text()
-        assert managed.cgroups.read(BE_TIER, "cpu.shares") == "2"
+        assert managed.cgroups.weight(BE_TIER) == managed.cgroups.weight_of(2)
         assert managed.limited_below(RESTRICTED_CORES)
         assert idle_pods(managed)
     assert managed.quota() == -1

@@ -66,11 +66,17 @@ def left_behind(root: CgroupRoot, run_dir: Path) -> None:
     machine.files.close()
 
 
-def values(root: CgroupRoot) -> tuple[str, str]:
-    directory = root.dir(TIER)
-    names = ("cpu.shares", "cpu.cfs_quota_us")
-    shares, quota = ((directory / name).read_text().strip() for name in names)
-    return shares, quota
+def values(root: CgroupRoot) -> tuple[str, int]:
+    return root.weight(TIER), root.quota_us(TIER)
+
+
+def ours(root: CgroupRoot) -> tuple[str, int]:
+    """What ``left_behind`` wrote."""
+    return root.weight_of(2), 50_000
+
+
+def originals(root: CgroupRoot) -> tuple[str, int]:
+    return root.weight_of(1024), -1
 
 
 def roll_back(run_dir: Path, *words: str) -> tuple[int, dict[str, Any]]:
@@ -94,23 +100,23 @@ def roll_back(run_dir: Path, *words: str) -> tuple[int, dict[str, Any]]:
 
 def test_the_journal_alone_restores_everything(root: CgroupRoot, run_dir: Path) -> None:
     left_behind(root, run_dir)
-    assert values(root) == ("2", "50000")
+    assert values(root) == ours(root)
     code, data = roll_back(run_dir, "--dry-run")
-    assert (code, data["dry_run"], values(root)) == (0, True, ("2", "50000"))
+    assert (code, data["dry_run"], values(root)) == (0, True, ours(root))
     assert len(data["files"]) == 2
     code, data = roll_back(run_dir)
     assert (code, data["done_by"], data["restored"]) == (0, "journal", 2)
-    assert values(root) == ("1024", "-1")
+    assert values(root) == originals(root)
     code, data = roll_back(run_dir)
     assert (code, data["done_by"], data["files"]) == (0, "nobody", [])
 
 
 def test_a_foreign_value_is_left_and_ends_with_4(root: CgroupRoot, run_dir: Path) -> None:
     left_behind(root, run_dir)
-    root.write(TIER, "cpu.shares", "333")
+    root.set_shares(TIER, 333)
     code, data = roll_back(run_dir)
     assert (code, data["left"], data["restored"]) == (4, 1, 1)
-    assert values(root) == ("333", "-1")
+    assert values(root) == (root.weight_of(333), -1)
 
 
 def test_H16_a_living_writer_is_left_alone_or_named(root: CgroupRoot, run_dir: Path) -> None:
@@ -123,11 +129,11 @@ def test_H16_a_living_writer_is_left_alone_or_named(root: CgroupRoot, run_dir: P
         code, data = roll_back(run_dir, "--if-no-daemon")
         assert (code, data["done_by"]) == (0, "nobody")
         assert "left to it" in data["note"]
-        assert values(root) == ("2", "50000")
+        assert values(root) == ours(root)
     finally:
         lock.release()
     code, _ = roll_back(run_dir, "--if-no-daemon")
-    assert (code, values(root)) == (0, ("1024", "-1"))
+    assert (code, values(root)) == (0, originals(root))
 
 
 def test_a_root_that_is_gone_leaves_nothing_to_undo(run_dir: Path) -> None:

@@ -69,7 +69,9 @@ def _photo(root: CgroupRoot) -> dict[str, str]:
     found = {}
     for mount in set(root.mounts.values()):
         for path in (mount / root.root[1:]).rglob("*"):
-            if path.is_file() and re.search(r"shares|quota|burst|idle|cpus$|mems$", path.name):
+            if path.is_file() and re.search(
+                r"shares|quota|weight|cpu.max|burst|idle|cpus$|mems$", path.name
+            ):
                 found[str(path)] = path.read_text()
     return found
 

@@ -1,7 +1,8 @@
 """A cgroup root of one's own, on the real kernel, for tests.
 
 ``/koordtest-<pid>-<random>`` is made in every mounted v1 hierarchy and in the unified one, and
-removed again with all that lies below it. Nothing outside of it is touched.
+removed again with all that lies below it. Nothing outside of it is touched. Where the controllers
+are on cgroup v2, that is the only hierarchy; settings are then spelled as v2 spells them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids")
+V2_CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids")
 _REMOVE_TRIES = 400
 _REMOVE_PAUSE_S = 0.005
 
@@ -41,11 +43,22 @@ def why_not() -> str:
     if os.geteuid() != 0:
         return "needs root"
     mounts = hierarchies()
-    if "cpu" not in mounts or "cpuset" not in mounts:
-        return "needs cgroup v1 with cpu and cpuset mounted"
-    if not os.access(mounts["cpu"], os.W_OK):
-        return f"{mounts['cpu']} is read-only"
-    return ""
+    if "cpu" in mounts and "cpuset" in mounts:
+        top = mounts["cpu"]
+    elif "unified" in mounts:
+        top = mounts["unified"]
+        handed = (top / "cgroup.subtree_control").read_text().split()
+        if lacking := [name for name in V2_CONTROLLERS if name not in handed]:
+            wanted = " ".join(f"+{name}" for name in lacking)
+            return f"needs controllers; remedy: echo {wanted} > {top}/cgroup.subtree_control"
+    else:
+        return "needs cgroups, v1 or v2, with cpu and cpuset"
+    return "" if os.access(top, os.W_OK) else f"{top} is read-only"
+
+
+def version() -> int:
+    """Which version of cgroups carries this machine's cpu controller."""
+    return 1 if "cpu" in hierarchies() else 2
 
 
 class CgroupRoot:
@@ -54,6 +67,7 @@ class CgroupRoot:
     def __init__(self) -> None:
         self.root = f"/koordtest-{os.getpid()}-{secrets.token_hex(4)}"
         self.mounts = hierarchies()
+        self.version = 1 if "cpu" in self.mounts else 2
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> CgroupRoot:
@@ -71,8 +85,9 @@ class CgroupRoot:
         self.close()
 
     def dir(self, path: str, controller: str = "cpu") -> Path:
-        """The directory of ``path`` (relative to the root) in one hierarchy."""
-        return self.mounts[controller] / self.root[1:] / path
+        """The directory of ``path`` (relative to the root) in one hierarchy; on v2 the only one."""
+        mount = self.mounts["unified" if self.version == 2 else controller]
+        return mount / self.root[1:] / path
 
     def mk(
         self,
@@ -85,7 +100,8 @@ class CgroupRoot:
         """Make ``path`` with its parents in all hierarchies, and set what is given.
 
         The cpuset of a new directory is its parent's unless ``cpus`` says otherwise, as runc
-        leaves it. Gives the path back.
+        leaves it. On v2 all controllers are handed down to it, so no process can be put into its
+        parents any more. Gives the path back.
         """
         parts = path.split("/")
         for depth in range(1, len(parts) + 1):
@@ -93,9 +109,9 @@ class CgroupRoot:
         if cpus is not None:
             self.write(path, "cpuset.cpus", cpus, "cpuset")
         if quota_us is not None:
-            self.write(path, "cpu.cfs_quota_us", str(quota_us))
+            self.set_quota_us(path, quota_us)
         if shares is not None:
-            self.write(path, "cpu.shares", str(shares))
+            self.set_shares(path, shares)
         return path
 
     def _mk_one(self, path: str) -> None:
@@ -103,6 +119,8 @@ class CgroupRoot:
         for mount in set(self.mounts.values()):
             directory = mount / self.root[1:] / path
             if not directory.exists():
+                if self.version == 2:
+                    self._hand_down(directory.parent)
                 directory.mkdir()
                 made = True
         if made:
@@ -110,10 +128,77 @@ class CgroupRoot:
 
     def _open_cpuset(self, path: str) -> None:
         """A v1 cpuset is born empty and takes no task until both files are filled."""
+        if self.version == 2:
+            return
         directory = self.dir(path, "cpuset")
         for name in ("cpuset.mems", "cpuset.cpus"):
             text = (directory.parent / name).read_text()
             (directory / name).write_text(text)
+
+    @staticmethod
+    def _hand_down(directory: Path) -> None:
+        wanted = " ".join(f"+{name}" for name in V2_CONTROLLERS)
+        (directory / "cgroup.subtree_control").write_text(wanted)
+
+    # -- settings, whatever the version ---------------------------------------------------------
+
+    def quota_us(self, path: str) -> int:
+        """The cfs quota in microseconds; -1 is none."""
+        if self.version == 1:
+            return int(self.read(path, "cpu.cfs_quota_us"))
+        quota = self.read(path, "cpu.max").split()[0]
+        return -1 if quota == "max" else int(quota)
+
+    def set_quota_us(self, path: str, quota_us: int) -> None:
+        """Set the quota, the period stays; -1 is none."""
+        if self.version == 1:
+            self.write(path, "cpu.cfs_quota_us", str(quota_us))
+        else:
+            self.write(path, "cpu.max", "max" if quota_us < 0 else str(quota_us))
+
+    def set_burst_us(self, path: str, burst_us: int) -> None:
+        self.write(
+            path, "cpu.cfs_burst_us" if self.version == 1 else "cpu.max.burst", str(burst_us)
+        )
+
+    @property
+    def weight_file(self) -> str:
+        return "cpu.shares" if self.version == 1 else "cpu.weight"
+
+    def weight(self, path: str) -> str:
+        """The text of the weight; to be compared with ``weight_of``."""
+        return self.read(path, self.weight_file)
+
+    def weight_of(self, shares: int) -> str:
+        """The text that holds these cpu.shares; on v2 by the kubelet's and runc's formula."""
+        return str(shares if self.version == 1 else 1 + (shares - 2) * 9999 // 262142)
+
+    @property
+    def default_weight(self) -> str:
+        """What a new cgroup has."""
+        return "1024" if self.version == 1 else "100"
+
+    @property
+    def idle_weight(self) -> str:
+        """What the file shows while cpu.idle is 1."""
+        return "3" if self.version == 1 else "0"
+
+    def set_shares(self, path: str, shares: int) -> None:
+        self.write(path, self.weight_file, self.weight_of(shares))
+
+    def cpus(self, path: str) -> str:
+        """The CPUs that its tasks may use."""
+        name = "cpuset.cpus" if self.version == 1 else "cpuset.cpus.effective"
+        return self.read(path, name, "cpuset")
+
+    def used_ns(self, path: str) -> int:
+        """CPU time that it ever used."""
+        if self.version == 1:
+            return int(self.read(path, "cpuacct.usage", "cpuacct"))
+        lines = self.read(path, "cpu.stat").splitlines()
+        return int(dict(map(str.split, lines))["usage_usec"]) * 1_000
+
+    # -- files ----------------------------------------------------------------------------------
 
     def read(self, path: str, name: str, controller: str = "cpu") -> str:
         """A kernel file's text, stripped."""

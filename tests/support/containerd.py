@@ -15,9 +15,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import ClassVar
 
 import grpc
 from koordpb import cri_v1_pb2 as pb
@@ -70,7 +71,7 @@ disabled_plugins = [
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        SystemdCgroup = false
+        SystemdCgroup = {systemd}
 """
 
 
@@ -81,11 +82,14 @@ class ContainerdError(RuntimeError):
 class Containerd:
     """``with Containerd() as runtime: runtime.client.run_pod(...)``.
 
-    ``cgroups`` is the root below which all its pods must be made, ``tier(...)`` a parent there.
+    ``cgroups`` is the root below which all its pods must be made, ``parent(...)`` a parent there.
     """
 
-    def __init__(self) -> None:
-        self.cgroups = CgroupRoot()
+    tiers: ClassVar[Mapping[str, str]] = {"LS": "kubepods/burstable", "BE": "kubepods/besteffort"}
+    driver = "cgroupfs"
+
+    def __init__(self, cgroups: CgroupRoot | None = None) -> None:
+        self.cgroups = cgroups or CgroupRoot()
         self._stack = contextlib.ExitStack()
         self._directory = Path()
         self._process: subprocess.Popen[bytes] | None = None
@@ -99,11 +103,15 @@ class Containerd:
         """A cgroup parent for pods of ``tier``, e.g. ``kubepods/besteffort``."""
         return f"{self.cgroups.root}/{tier}/pod{{uid}}"
 
+    def cgroup_of(self, tier: str, uid: str, container_id: str = "") -> str:
+        """The cgroup of a pod or of one of its containers, below the root."""
+        return f"{tier}/pod{uid}" + (f"/{container_id}" if container_id else "")
+
     def __enter__(self) -> Containerd:
         with contextlib.ExitStack() as stack:
             before = {path for path in _SHARED if path.exists()}
             stack.callback(_remove_empty, before)
-            stack.callback(_sweep_cgroups, self.cgroups.root)
+            stack.callback(self._sweep_cgroups)
             stack.enter_context(self.cgroups)
             # Short: a unix socket's path is limited to 107 bytes.
             name = tempfile.mkdtemp(prefix=f"koordtest-{os.getpid()}-", dir="/tmp")
@@ -131,7 +139,10 @@ class Containerd:
 
     def _start(self) -> None:
         config = self._directory / "config.toml"
-        config.write_text(_CONFIG.format(directory=self._directory, pause=PAUSE_IMAGE))
+        systemd = "true" if self.driver == "systemd" else "false"
+        config.write_text(
+            _CONFIG.format(directory=self._directory, pause=PAUSE_IMAGE, systemd=systemd)
+        )
         with open(self._directory / "containerd.log", "wb") as log:
             self._process = subprocess.Popen(
                 ["containerd", "--config", str(config)],
@@ -191,6 +202,13 @@ class Containerd:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def _sweep_cgroups(self) -> None:
+        """Remove what runc left in hierarchies that CgroupRoot does not look after."""
+        for kind, mount in _mounts():
+            if kind in ("cgroup", "cgroup2"):
+                for directory, _, _ in os.walk(mount + self.cgroups.root, topdown=False):
+                    Path(directory).rmdir()
 
     def _log(self) -> str:
         with contextlib.suppress(FileNotFoundError):
@@ -259,14 +277,6 @@ def _detach_mounts(directory: str) -> None:
     for _, point in reversed(list(_mounts())):
         if point.startswith(f"{directory}/"):
             umount(point.encode(), _MNT_DETACH)
-
-
-def _sweep_cgroups(root: str) -> None:
-    """Remove what runc left below ``root`` in hierarchies that CgroupRoot does not look after."""
-    for kind, mount in _mounts():
-        if kind in ("cgroup", "cgroup2"):
-            for directory, _, _ in os.walk(mount + root, topdown=False):
-                Path(directory).rmdir()
 
 
 def _remove_empty(before: set[Path]) -> None:

@@ -73,8 +73,9 @@ class RuntimeClient:
         annotations: Mapping[str, str] | None = None,
         attempt: int = 0,
     ) -> TestPod:
-        """A sandbox in the host's network. ``cgroup_parent`` is the pod's own cgroup, absolute;
-        ``{uid}`` in it is replaced by the pod's uid.
+        """A sandbox in the host's network. ``cgroup_parent`` is the pod's own cgroup, absolute, or
+        its slice; ``{uid}`` in it is replaced by the pod's uid, ``{slice_uid}`` by that as systemd
+        spells it.
         """
         uid = uid or str(uuid.uuid4())
         config = pb.PodSandboxConfig(
@@ -89,7 +90,7 @@ class RuntimeClient:
             },
             annotations=annotations or {},
             linux=pb.LinuxPodSandboxConfig(
-                cgroup_parent=cgroup_parent.format(uid=uid),
+                cgroup_parent=cgroup_parent.format(uid=uid, slice_uid=uid.replace("-", "_")),
                 security_context=pb.LinuxSandboxSecurityContext(namespace_options=_HOST_NETWORK),
             ),
         )

@@ -1,7 +1,7 @@
 """What ``make check``, ``test`` and ``test-vm`` run: parts in order, their seconds, one summary.
 
-``python -m tests.support.gate check|test|test-vm``. A part's output is shown only where it fails. The
-last line is ``N passed, N failed, N skipped``; before it stands every reason for a skip.
+``python -m tests.support.gate check|test|test-vm``. A part's output is shown only where it fails.
+The last line is ``N passed, N failed, N skipped``; before it stands every reason for a skip.
 """
 
 from __future__ import annotations

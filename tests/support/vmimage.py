@@ -104,7 +104,7 @@ def project_disk(directory: Path) -> Path:
 def _worktree_files() -> list[str]:
     safe = ("-c", f"safe.directory={REPO}")  # root tests a clone that is a user's
     listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    names = _run("git", *safe, "-C", str(REPO), *listing).split("\0")
+    names = command_output("git", *safe, "-C", str(REPO), *listing).split("\0")
     return [name for name in names if name and os.path.lexists(REPO / name)]
 
 
@@ -142,7 +142,7 @@ def _cached(kind: str, made_of: Iterable[bytes], build: Callable[[Path], None]) 
 
 def _remove(scratch: Path) -> None:
     """Remove a half-built directory, but never through a mount that somebody left in it."""
-    if any(f" {scratch}/" in line for line in open("/proc/self/mountinfo", encoding="utf-8")):
+    if f" {scratch}/" in Path("/proc/self/mountinfo").read_text(encoding="utf-8"):
         raise ImageError(f"something is still mounted below {scratch}; remedy: umount it")
     shutil.rmtree(scratch, ignore_errors=True)
 
@@ -154,7 +154,7 @@ def _build_system(made: Path) -> None:
     if os.geteuid() != 0:
         raise PermissionError("only root can build a guest's system; remedy: sudo make test-vm")
     image, root = Image(made), made / "root"
-    _run(
+    command_output(
         *("mmdebstrap", "--quiet", "--mode=root", "--variant=apt"),
         '--aptopt=Acquire::Languages "none"',
         *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _NOT_WANTED),
@@ -198,7 +198,9 @@ def _modules_for(root: Path, version: str) -> list[Path]:
     """The files of the modules that the root disk needs, each after those that it needs itself."""
     found: dict[Path, None] = {}
     for module in _MODULES:
-        listed = _run("modprobe", "-d", str(root), "-S", version, "--show-depends", module)
+        listed = command_output(
+            "modprobe", "-d", str(root), "-S", version, "--show-depends", module
+        )
         for line in listed.splitlines():
             if line.startswith("insmod "):
                 found[Path(line.split()[1])] = None
@@ -207,7 +209,7 @@ def _modules_for(root: Path, version: str) -> list[Path]:
 
 def _make_file_system(tree: Path, image: Path, size: str) -> None:
     kind = ("-t", "ext4", "-O", "^has_journal", "-m", "0")
-    _run("mke2fs", "-q", *kind, "-d", str(tree), str(image), size)
+    command_output("mke2fs", "-q", *kind, "-d", str(tree), str(image), size)
 
 
 # -- Python packages ----------------------------------------------------------------------------
@@ -236,15 +238,16 @@ def _build_python(system: Image, made: Path) -> None:
         *("--requirement", str(REPO / "constraints.txt")),
     )
     pip = (sys.executable, "-m", "pip")
-    _run(*pip, "download", *target, "--dest", str(wheels))
+    command_output(*pip, "download", *target, "--dest", str(wheels))
     offline = ("--no-index", "--find-links", str(wheels), "--no-compile")
-    _run(*pip, "install", *target, *offline, "--target", str(site))
+    command_output(*pip, "install", *target, *offline, "--target", str(site))
     (site / "project.pth").write_text("/project\n/project/proto\n")
     _make_venv(venv)
     compile_all = ("-m", "compileall", "-q", "-j", "2", str(site))
     home = {"PYTHONHOME": str(system.directory / "python")}
-    _run(f"{system.directory}/python/bin/python", *compile_all, more_environment=home)
+    command_output(f"{system.directory}/python/bin/python", *compile_all, more_environment=home)
     _make_file_system(tree, made / "python.img", "1G")
+    wheels.rename(made / "wheels")
     shutil.rmtree(tree)
 
 
@@ -266,7 +269,8 @@ def _make_venv(venv: Path) -> None:
 # -- commands -----------------------------------------------------------------------------------
 
 
-def _run(*command: str, more_environment: dict[str, str] | None = None) -> str:
+def command_output(*command: str, more_environment: dict[str, str] | None = None) -> str:
+    """What a command prints; ImageError where it fails."""
     return _output(command, Path.cwd(), more_environment or {}).decode(errors="replace")
 
 
