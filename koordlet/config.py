@@ -174,6 +174,8 @@ class Config:
         "what SIGTERM does to values in force; leave: whoever sent it restores them",
     ] = "restore"
     audit_retention_days: Annotated[int, Field(ge=1, le=3650), "age of the oldest audit row"] = 7
+    history_retention_days: Annotated[int, Field(ge=1, le=3650), "age of the oldest roll-up"] = 7
+    history_max_mib: Annotated[int, Field(ge=1, le=65536), "size of history.db in MiB"] = 64
     log_level: Annotated[Literal["debug", "info", "warning", "error"], "least level logged"] = (
         "info"
     )
@@ -187,6 +189,7 @@ class Config:
 
 
 _SPECIAL_KEYS = {
+    "history_max_mib": "historyMaxMiB",
     "reserved_cpus": "reservedCPUs",
     "system_reserved_cpu_milli": "systemReserved.cpu",
     "system_reserved_memory_bytes": "systemReserved.memory",

@@ -7,13 +7,17 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from koordlet.metrics.readings import Level
 from koordlet.model.actions import Mode, Outcome, Owned, Plan, SetValue, Target, Terms
 from koordlet.model.capabilities import Capabilities
+from koordlet.model.knobs import Knob
+from koordlet.model.paths import CgroupPath
 from koordlet.model.pods import BeRoot, Workloads
 from koordlet.model.readings import Missing
 from koordlet.model.topology import NodeFacts
 from koordlet.protocol.nodeslo import NodeSlo
 from koordlet.protocol.problem import Problem
+from koordlet.qosmanager.names import CPU_SUPPRESS
 
 if TYPE_CHECKING:
     from koordlet.metrics.readings import Readings, ReadingsTable
@@ -107,6 +111,34 @@ def whole_workloads(report: TickReport, before: Workloads | Missing) -> Workload
     known = {} if isinstance(before, Missing) else {pod.uid: pod for pod in before.known_pods()}
     known.update((pod.uid, pod) for pod in told.known_pods())
     return replace(told, pods=tuple(known[uid] for uid in report.pod_uids if uid in known))
+
+
+def be_budget_cores(core: CoreStatus) -> float | None:
+    """The budget that the strategy last worked out; None while it is off or holds."""
+    for strategy in core.strategies:
+        cores = dict(strategy.terms).get("budget_cores")
+        if strategy.name == CPU_SUPPRESS and isinstance(cores, (int, float)):
+            return float(cores)
+    return None
+
+
+def be_quotas_cores(core: CoreStatus, plan: Plan) -> dict[CgroupPath, float]:
+    """The cfs quota that the plan gives to each BE root; one without a limit is not in it."""
+    roots = {root.path for root in core.be_roots}
+    found: dict[CgroupPath, float] = {}
+    for write in plan.writes:
+        if write.knob is Knob.CPU_QUOTA and write.target in roots and isinstance(write.value, int):
+            period_us = dict(write.terms).get("period_us")
+            if isinstance(period_us, int) and period_us > 0:
+                found[write.target] = write.value / period_us
+    return found
+
+
+def measured_as(root: BeRoot) -> tuple[Level, str]:
+    """Level and name of the readings of a BE root."""
+    if root.claimed_by == "tier":
+        return Level.TIER, "besteffort"
+    return Level.APP, root.claimed_by
 
 
 class SourceState(Enum):

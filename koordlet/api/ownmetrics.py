@@ -17,11 +17,15 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from koordlet.metrics.catalog import Page
-from koordlet.model.knobs import Knob
 from koordlet.model.readings import Missing
 from koordlet.protocol.nodeslo import CpuSuppressPolicy
-from koordlet.qosmanager.names import CPU_SUPPRESS
-from koordlet.report import CoreStatus, NodeView, TickReport
+from koordlet.report import (
+    CoreStatus,
+    NodeView,
+    TickReport,
+    be_budget_cores,
+    be_quotas_cores,
+)
 
 TICK_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0)
 
@@ -266,21 +270,11 @@ def _budget(view: NodeView, core: CoreStatus) -> list[Sample]:
     policy = CpuSuppressPolicy.CPUSET
     if not isinstance(view.slo, Missing):
         policy = view.slo.slo.threshold.cpu_suppress_policy
-    for strategy in core.strategies:
-        cores = dict(strategy.terms).get("budget_cores")
-        if strategy.name == CPU_SUPPRESS and isinstance(cores, (int, float)):
-            return [((policy.value,), float(cores))]
-    return []
+    cores = be_budget_cores(core)
+    return [] if cores is None else [((policy.value,), cores)]
 
 
 def _quotas(view: NodeView, core: CoreStatus) -> list[Sample]:
     if isinstance(view.plan, Missing):
         return []
-    roots = {root.path for root in core.be_roots}
-    found: list[Sample] = []
-    for write in view.plan.writes:
-        if write.knob is Knob.CPU_QUOTA and write.target in roots and isinstance(write.value, int):
-            period_us = dict(write.terms).get("period_us")
-            if isinstance(period_us, int) and period_us > 0:
-                found.append(((str(write.target),), write.value / period_us))
-    return found
+    return [((str(path),), cores) for path, cores in be_quotas_cores(core, view.plan).items()]

@@ -67,6 +67,8 @@ tickSeconds: 2
 hotSampleSeconds: 0.5
 holdMaxSeconds: 10
 auditRetentionDays: 3
+historyRetentionDays: 30
+historyMaxMiB: 128
 ownCgroup: /koord.slice/koordlet.service
 logLevel: debug
 logFormat: json
@@ -81,7 +83,7 @@ EVERY_OPTION = """
 --kubelet-cgroup-root /kube --kubelet-state-file /state --metrics-address [::1]:9000
 --container-metrics=false --dry-run --reserved-cpus 0-1,4 --system-reserved-cpu 1500m
 --system-reserved-memory 1Gi --tick-seconds 2 --hot-sample-seconds 0.5 --hold-max-seconds 10
---audit-retention-days 3 --own-cgroup /koord.slice/koordlet.service
+--audit-retention-days 3 --history-retention-days 30 --history-max-mib 128 --own-cgroup /koord.slice/koordlet.service
 --log-level debug --log-format json --extensions a,b
 """
 

@@ -32,13 +32,10 @@ from koordlet.protocol.cpuset import format_cpuset
 from koordlet.protocol.problem import Problem
 from koordlet.protocol.qos import Qos
 from koordlet.qosmanager.names import CPU_SUPPRESS
-from koordlet.report import CoreStatus, NodeView
+from koordlet.report import CoreStatus, NodeView, measured_as
 
 CORE_SILENT_S = 5.0
 """The core reports every second; after this long it is called silent."""
-
-KUBE_TIER = "besteffort"
-"""The readings' name of the tier that BE pods lie in."""
 
 
 class CoreData(TypedDict):
@@ -280,11 +277,7 @@ def _silent(view: NodeView) -> Problem:
 
 
 def _root_use(whole: Picture, root: BeRoot) -> float | Unknown:
-    usages = whole.usages
-    if root.claimed_by == "tier":
-        values = usages.of(Level.TIER, KUBE_TIER)
-    else:
-        values = usages.of(Level.APP, root.claimed_by)
+    values = whole.usages.of(*measured_as(root))
     used = (values or {}).get("used_cpu_cores")
     return unknown("not measured yet") if used is None else number(used)
 
