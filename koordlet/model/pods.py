@@ -29,8 +29,19 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """Requests and limits in native resources alone: what the kubelet makes cgroup values of."""
+
+    requests: Resources = Resources()
+    limits: Resources = Resources()
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerRecord:
-    """One container as a source tells it (CRI or the kubelet); ``id`` has no runtime scheme."""
+    """One container as a source tells it (CRI or the kubelet); ``id`` has no runtime scheme.
+
+    ``native`` is None where no kubelet told it, or where a resize is under way.
+    """
 
     id: str
     name: str
@@ -41,6 +52,7 @@ class ContainerRecord:
     resources_source: ValueSource = ValueSource.UNKNOWN
     spec_quota_us: int | None = None  # what the runtime's spec holds; None is unlimited or unknown
     spec_period_us: int | None = None
+    native: Asked | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,7 @@ class PodRecord:
 
     ``uid`` is the one that cgroup paths use (for a static pod its config hash, case POD-01);
     ``api_uid`` is metadata.uid. ``sandbox_ids`` are the pause containers' ids, newest last.
+    ``native`` sums up the containers as the kubelet does, overhead included.
     """
 
     uid: str
@@ -70,6 +83,7 @@ class PodRecord:
     owner: str = ""
     terminating: bool = False
     running: bool = True
+    native: Asked | None = None
 
 
 @dataclass(frozen=True, slots=True)

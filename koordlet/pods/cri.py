@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from koordlet.model.adoption import RuntimeSpec
 from koordlet.model.pods import PodRecord
+from koordlet.model.readings import Missing
 from koordlet.pods.crirecords import RuntimeView
+from koordlet.pods.runtimespec import parse_runtime_spec
 from koordlet.pods.source import SourceError
 from koordlet.protocol.problem import Problem
 
@@ -57,7 +60,7 @@ def socket_path(endpoint: str) -> str:
 class CriClient:
     """One runtime endpoint. Every call has a deadline and raises SourceError when it fails.
 
-    For one listing thread; ``update_resources`` may come from another one.
+    For one listing thread; ``update_resources`` and ``runtime_spec`` may come from others.
     """
 
     def __init__(
@@ -168,6 +171,15 @@ class CriClient:
             return False
         self._view.warn(problem)
         return True
+
+    def runtime_spec(self, container_id: str) -> RuntimeSpec | Missing:
+        """The resources in the spec that the runtime keeps now; any thread may ask."""
+        request = self._pb.ContainerStatusRequest(container_id=container_id, verbose=True)
+        try:
+            reply = self._call("ContainerStatus", request, "ContainerStatusResponse")
+        except SourceError as error:
+            return Missing(str(error.problem))
+        return parse_runtime_spec(reply.info)
 
     def update_resources(
         self,

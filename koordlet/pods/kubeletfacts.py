@@ -34,6 +34,8 @@ class KubeletFacts:
     cgroup_root: str = "/"
     cgroup_driver: CgroupDriver | None = None
     cpu_manager: CpuManagerPolicy = CpuManagerPolicy.NONE
+    cfs_quota: bool = True
+    memory_qos: bool = False
     reserved_cpus: frozenset[int] = frozenset()
     kube_reserved: Resources = NOTHING
     system_reserved: Resources = NOTHING
@@ -144,6 +146,8 @@ class _Reader:
             cgroup_root=self._text("cgroup-root", "cgroupRoot") or "/",
             cgroup_driver=self._driver(),
             cpu_manager=self._policy(),
+            cfs_quota=self._text("cpu-cfs-quota", "cpuCFSQuota").lower() != "false",
+            memory_qos=self._has_gate("MemoryQoS"),
             reserved_cpus=self._cpus(),
             kube_reserved=self._amounts(reader, "kube-reserved", "kubeReserved"),
             system_reserved=self._amounts(reader, "system-reserved", "systemReserved"),
@@ -217,6 +221,14 @@ class _Reader:
         text = self._text("cpu-manager-policy", "cpuManagerPolicy") or "none"
         known = {policy.value: policy for policy in CpuManagerPolicy}
         return known.get(text, CpuManagerPolicy.UNKNOWN)
+
+    def _has_gate(self, name: str) -> bool:
+        """Whether a feature gate, off by default, is switched on."""
+        pairs = self._flags.get("feature-gates", "").split(",")
+        flags = {name: text for name, _, text in (pair.partition("=") for pair in pairs)}
+        gates = self._config.get("featureGates")
+        configured = gates.get(name) if isinstance(gates, Mapping) else None
+        return str(flags.get(name, configured)).lower() == "true"
 
     def _cpus(self) -> frozenset[int]:
         text = self._text("reserved-cpus", "reservedSystemCPUs")

@@ -51,4 +51,5 @@ def _with_spec(container: ContainerRecord, spec: ContainerRecord | None) -> Cont
         requests=spec.requests,
         limits=spec.limits,
         resources_source=spec.resources_source,
+        native=spec.native,
     )

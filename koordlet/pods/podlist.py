@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from koordlet.model.pods import ContainerRecord, ContainerState, PodRecord, Resources
-from koordlet.pods.requests import InitWants, ResourceReader, Wants, pod_wants
+from koordlet.model.pods import Asked, ContainerRecord, ContainerState, PodRecord, Resources
+from koordlet.pods.requests import InitWants, ResourceReader, Wants, has_extended, pod_wants
 from koordlet.protocol import names
 from koordlet.protocol.problem import Problem, Severity
 from koordlet.protocol.qos import KubeQos, ValueSource
@@ -17,6 +17,7 @@ _ODD = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 """What reading a pod of another shape raises; OverflowError: 1e999 is a number in JSON."""
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
+_RESIZING = frozenset({"PodResizePending", "PodResizeInProgress"})
 
 
 class PodListError(ValueError):
@@ -74,6 +75,7 @@ def _pod_record(item: Any, problems: list[Problem]) -> PodRecord:
     specs = _container_wants(spec, annotations, reader, f"pod {full_name}")
     wants = _whole_pod(spec, specs, reader, f"pod {full_name}")
     problems.extend(reader.problems)
+    natives = _native_wants(item, specs, wants, annotations)
     priority = spec.get("priority")
     return PodRecord(
         uid=cgroup_uid(api_uid, annotations),
@@ -83,7 +85,7 @@ def _pod_record(item: Any, problems: list[Problem]) -> PodRecord:
         labels=_texts(metadata.get("labels")),
         annotations=annotations,
         runtime_handler=_text(spec.get("runtimeClassName")),
-        containers=_containers(spec, status, specs),
+        containers=_containers(spec, status, specs, natives),
         priority=int(priority) if priority is not None else None,
         priority_source=ValueSource.UNKNOWN if priority is None else ValueSource.KUBELET,
         kube_qos=_kube_qos(status.get("qosClass")),
@@ -93,6 +95,7 @@ def _pod_record(item: Any, problems: list[Problem]) -> PodRecord:
         owner=_owner(metadata),
         terminating=bool(metadata.get("deletionTimestamp")),
         running=status.get("phase") not in _FINISHED,
+        native=natives.get(""),
     )
 
 
@@ -125,6 +128,31 @@ def _container_wants(
     return found
 
 
+def _native_wants(
+    item: Mapping[str, Any],
+    specs: Mapping[str, Wants],
+    whole: Wants,
+    annotations: Mapping[str, str],
+) -> dict[str, Asked]:
+    """What the kubelet itself counts: by container, and the whole pod under ``""``.
+
+    Nothing while a resize is under way: what the pod was given then is not what it asks for.
+    """
+    spec, status = item["spec"], item.get("status") or {}
+    conditions = status.get("conditions") or ()
+    if status.get("resize") or any(each.get("type") in _RESIZING for each in conditions):
+        return {}
+    blocks = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+    if names.ANNOTATION_EXTENDED_RESOURCE_SPEC in annotations or any(
+        has_extended(block.get("resources")) for block in blocks
+    ):
+        reader = ResourceReader(native_only=True)
+        specs = {_word(each["name"]): reader.wants(each.get("resources"), "") for each in blocks}
+        whole = _whole_pod(spec, specs, reader, "")
+    asked = {name: Asked(wants.requests, wants.limits) for name, wants in specs.items()}
+    return {**asked, "": Asked(whole.requests, whole.limits)}
+
+
 def _whole_pod(
     spec: Mapping[str, Any], specs: Mapping[str, Wants], reader: ResourceReader, where: str
 ) -> Wants:
@@ -154,7 +182,10 @@ def _filled(first: Resources, second: Resources) -> Resources:
 
 
 def _containers(
-    spec: Mapping[str, Any], status: Mapping[str, Any], specs: Mapping[str, Wants]
+    spec: Mapping[str, Any],
+    status: Mapping[str, Any],
+    specs: Mapping[str, Wants],
+    natives: Mapping[str, Asked],
 ) -> tuple[ContainerRecord, ...]:
     """Containers by name; one that was not created yet has an empty id."""
     states = {
@@ -164,13 +195,15 @@ def _containers(
     }
     ephemeral = (_word(block["name"]) for block in spec.get("ephemeralContainers") or ())
     found = [
-        _container(name, states.get(name) or {}, specs.get(name, Wants()))
+        _container(name, states.get(name) or {}, specs.get(name, Wants()), natives.get(name))
         for name in (*specs, *ephemeral)
     ]
     return tuple(sorted(found, key=lambda record: record.name))
 
 
-def _container(name: str, status: Mapping[str, Any], wants: Wants) -> ContainerRecord:
+def _container(
+    name: str, status: Mapping[str, Any], wants: Wants, native: Asked | None
+) -> ContainerRecord:
     state = status.get("state") or {}
     if "running" in state:
         now = ContainerState.RUNNING
@@ -189,6 +222,7 @@ def _container(name: str, status: Mapping[str, Any], wants: Wants) -> ContainerR
         requests=wants.requests,
         limits=wants.limits,
         resources_source=ValueSource.KUBELET,
+        native=native,
     )
 
 

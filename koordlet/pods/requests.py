@@ -31,10 +31,15 @@ class Wants:
 
 
 class ResourceReader:
-    """Reads resource lists; what it cannot read is "not set" and told in ``problems``."""
+    """Reads resource lists; what it cannot read is "not set" and told in ``problems``.
 
-    def __init__(self) -> None:
+    ``native_only`` leaves Koordinator's extended resources out, as the kubelet's cgroups do.
+    """
+
+    def __init__(self, *, native_only: bool = False) -> None:
         self.problems: list[Problem] = []
+        self._cpu_names = () if native_only else _EXTENDED_CPU
+        self._memory_names = _MEMORY[:1] if native_only else _MEMORY
 
     def wants(self, block: Any, where: str) -> Wants:
         """``{"requests": {...}, "limits": {...}}``; anything else is nothing asked for."""
@@ -57,7 +62,7 @@ class ResourceReader:
         try:
             if texts.get("cpu") is not None and (milli := parse_milli(str(texts["cpu"]))):
                 return milli
-            for name in _EXTENDED_CPU:
+            for name in self._cpu_names:
                 if texts.get(name) is not None:
                     return self._whole_milli(name, str(texts[name]), where)
         except QuantityError as error:
@@ -66,7 +71,7 @@ class ResourceReader:
 
     def _memory(self, texts: Mapping[str, Any], where: str) -> int | None:
         try:
-            for name in _MEMORY:
+            for name in self._memory_names:
                 if texts.get(name) is not None and (size := parse_bytes(str(texts[name]))):
                     return size
         except QuantityError as error:
@@ -127,6 +132,19 @@ class InitWants:
 
     wants: Wants
     restartable: bool
+
+
+def has_extended(block: Any) -> bool:
+    """Whether a container's resources name one of Koordinator's extended ones."""
+    if not isinstance(block, Mapping):
+        return False
+    lists = (block.get("requests"), block.get("limits"))
+    return any(
+        name in texts
+        for texts in lists
+        if isinstance(texts, Mapping)
+        for name in (*_EXTENDED_CPU, *_MEMORY[1:])
+    )
 
 
 def pod_wants(
