@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import signal
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -29,6 +30,10 @@ from koordlet.front import (
     PodLists,
 )
 from koordlet.frontstate import FrontState
+from koordlet.history.query import HistoryReader
+from koordlet.history.recorder import Recorder
+from koordlet.history.store import Limits
+from koordlet.history.writer import HistoryWriter
 from koordlet.host.machine import Machine, open_machine
 from koordlet.metrics.catalog import Page
 from koordlet.metrics.export import MetricsPage
@@ -39,11 +44,15 @@ from koordlet.pods.kubeletfacts import KubeletFacts
 from koordlet.pods.specchange import change_spec
 from koordlet.protocol.problem import Problem
 from koordlet.reload import Reloaded
-from koordlet.report import SourceState, SourceStatus
+from koordlet.report import SourceState, SourceStatus, TickReport
+from koordlet.resexecutor.audit import AuditEvent
 from koordlet.sources import ListSource
 from koordlet.state import StateStore
-from koordlet.supervisor import Signals
+from koordlet.supervisor import STOPS, Signals
 
+MIB = 1 << 20
+HISTORY_BREATH_S = 0.002
+"""A long answer about the past waits so long now and then, for others of this process."""
 RUNTIME_SCHEMES = {"containerd": "containerd://", "crio": "cri-o://"}
 
 
@@ -87,8 +96,15 @@ class FrontProcess:
             self._kubelet_found,
             self._look_for_runtime,
         )
+        history = config.state_dir / "history.db"
+        self._history = HistoryWriter(history, _history_limits(config))
+        self._recorder = Recorder(clock, self._history.put, tick_s=config.tick_seconds)
         self._api = ApiServer(
-            config.run_dir / "api.sock", self._state.view, self._commands, self._audit_store.query
+            config.run_dir / "api.sock",
+            self._state.view,
+            self._commands,
+            self._audit_store.query,
+            HistoryReader(history, breathe=partial(time.sleep, HISTORY_BREATH_S)).query,
         )
 
     # -- sources ----------------------------------------------------------------------------------
@@ -152,7 +168,7 @@ class FrontProcess:
             commands=self._commands,
             audit=self._audit,
             pods=self._pods,
-            observe=self._metrics.observe,
+            observe=self._observe,
             spec=self._carry_out,
             relist=self._relist,
             standing_messages=lambda: [ipc.ConfigUpdate(self._config), *self._files.messages()],
@@ -168,6 +184,7 @@ class FrontProcess:
 
         loop.watch(signals.fd, select.POLLIN, on_signal)
         self._audit.start()
+        self._history.start()
         self._start_sources()
         self._api.start()
         metrics_server = self._serve_metrics()
@@ -177,6 +194,13 @@ class FrontProcess:
         self._close()
         return 0
 
+    def _observe(self, report: TickReport) -> None:
+        """Count a report, and put it into the history."""
+        self._metrics.observe(report)
+        self._recorder.observe(report)
+        if trouble := self._history.trouble():
+            self._state.source(trouble)
+
     def _read_again(self) -> None:
         """Take what a reload may change, tell the core, and show what it may not (the supervisor
         logs it).
@@ -185,6 +209,8 @@ class FrontProcess:
         config = self._config = reloaded.config
         logs.change(config.log_level, config.log_format)
         self._audit_store.keep(config.audit_retention_days)
+        self._history.limits = _history_limits(config)
+        self._recorder.tick_s = config.tick_seconds
         self._outbox.post(ipc.ConfigUpdate(config))
         state = SourceState.STALE if reloaded.problems else SourceState.OK
         where = str(config.config)
@@ -252,11 +278,17 @@ class FrontProcess:
             source.stop()
         self._files.stop()
         self._api.stop()
+        self._recorder.finish()
+        self._history.stop()
         self._audit.stop()
         self._audit_store.close()
         self._store.close()
         if self._cri is not None:
             self._cri.close()
+
+
+def _history_limits(config: Config) -> Limits:
+    return Limits(config.history_retention_days, config.history_max_mib * MIB)
 
 
 def run_front(config: Config, clock: Clock, signals: Signals, reload: Reload) -> int:

@@ -17,6 +17,8 @@ LIVE = frozenset(
         "hot_sample_seconds",
         "hold_max_seconds",
         "audit_retention_days",
+        "history_retention_days",
+        "history_max_mib",
         "log_level",
         "log_format",
     }

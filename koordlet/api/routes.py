@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -12,11 +13,12 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from koordlet import ipc
+from koordlet.api import ranges
 from koordlet.api.views.audit import audit_data
 from koordlet.api.views.common import Envelope, envelope
 from koordlet.api.views.doctor import doctor_data
 from koordlet.api.views.explain import NoSuchTargetError, explain_data, find_pods
-from koordlet.api.views.metrics import metrics_data
+from koordlet.api.views.metrics import history_data, metrics_data
 from koordlet.api.views.modes import modes_data
 from koordlet.api.views.plan import plan_data
 from koordlet.api.views.pods import pods_data
@@ -26,6 +28,7 @@ from koordlet.api.views.slo import slo_data
 from koordlet.api.views.status import status_data, view_problems
 from koordlet.api.views.ticks import ticks_data
 from koordlet.api.views.undo import UndoData, undo_data, would_restore
+from koordlet.history.query import RangeAnswer, RangeQuery
 from koordlet.model.actions import Mode, Outcome, Owned, Status
 from koordlet.model.readings import Missing
 from koordlet.protocol.problem import Problem, RefusedError, Severity
@@ -55,6 +58,7 @@ class Backend:
     view: Callable[[], NodeView]
     commands: Commands
     audit: Callable[[AuditQuery], tuple[AuditEvent, ...]]
+    history: Callable[[RangeQuery], RangeAnswer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,25 @@ def _pods(view: NodeView, params: Params, backend: Backend) -> Said:
 
 
 def _metrics(view: NodeView, params: Params, backend: Backend) -> Said:
-    return "metrics", metrics_data(view), ()
+    if not params:
+        return "metrics", metrics_data(view), ()
+    query = ranges.range_query(
+        params,
+        since_s=_wall_s(params, "since"),
+        until_s=_wall_s(params, "until"),
+        now_s=view.taken_wall_s,
+    )
+    try:
+        found = backend.history(query)
+    except sqlite3.Error as error:
+        raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, history_unreadable(error)) from error
+    return "metrics", history_data(found, query), found.problems
+
+
+def history_unreadable(error: sqlite3.Error) -> Problem:
+    """The store of roll-ups cannot be read."""
+    remedy = "see the problems in koordletctl status; a daemon that has just started opens it soon"
+    return Problem("history-unreadable", "history.db", str(error), remedy=remedy)
 
 
 def _plan(view: NodeView, params: Params, backend: Backend) -> Said:
@@ -278,7 +300,7 @@ QUESTIONS: Mapping[str, tuple[frozenset[str], Question]] = {
     "status": (frozenset(), _status),
     "capabilities": (frozenset(), _doctor),
     "pods": (frozenset(), _pods),
-    "metrics": (frozenset(), _metrics),
+    "metrics": (ranges.PARAMS, _metrics),
     "plan": (frozenset(), _plan),
     "explain": (frozenset({"target"}), _explain),
     "audit": (

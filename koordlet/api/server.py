@@ -19,6 +19,7 @@ from koordlet import ipc
 from koordlet.api.bounded import BoundedServer
 from koordlet.api.routes import BODY_LIMIT_BYTES, Answer, Backend, Commands, Request, answer
 from koordlet.api.views.common import envelope
+from koordlet.history.query import RangeAnswer, RangeQuery
 from koordlet.protocol.problem import Problem
 from koordlet.report import NodeView
 from koordlet.resexecutor.audit import AuditEvent, AuditQuery
@@ -47,9 +48,10 @@ class ApiServer:
         view: Callable[[], NodeView],
         commands: Commands,
         audit: Callable[[AuditQuery], tuple[AuditEvent, ...]],
+        history: Callable[[RangeQuery], RangeAnswer],
     ) -> None:
         self._path = socket_path
-        self._backend = Backend(view, commands, audit)
+        self._backend = Backend(view, commands, audit, history)
         self._lock_fd = -1
         self._server: _UnixServer | None = None
         self._thread: threading.Thread | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import itemgetter
-from typing import Final
+from typing import Final, Literal, get_args
 
 from koordlet.metrics.readings import FIELDS, Group, Level, Values
 
@@ -86,7 +86,10 @@ MAIN_SERIES: Final[Mapping[Level, tuple[str, ...]]] = {
 """What is shown where nobody names a series."""
 
 
-def unit_of(series: str) -> str:
-    """``cores``, ``bytes``, ``ratio``, ``bytes_per_s`` or ``per_s``: the end of the name."""
-    units = ("bytes_per_s", "per_s", "cores", "bytes", "ratio")
+SeriesUnit = Literal["bytes_per_s", "per_s", "cores", "bytes", "ratio"]
+
+
+def unit_of(series: str) -> SeriesUnit:
+    """The end of the name."""
+    units: tuple[SeriesUnit, ...] = get_args(SeriesUnit)
     return next(unit for unit in units if series.endswith(unit))

@@ -92,14 +92,13 @@ class Piece:
 class Recorder:
     """Takes every report, and hands out a Piece as soon as its minute is over. For one thread.
 
-    ``tick_s`` is the time between two reports.
+    ``tick_s`` is the time between two reports, and may be changed.
     """
 
     def __init__(self, clock: Clock, put: Callable[[Piece], None], *, tick_s: float) -> None:
         self._clock = clock
         self._put = put
-        self._tick_s = tick_s
-        self._silent_s = max(SILENT_S, 3 * tick_s)
+        self.tick_s = tick_s
         self._keys: dict[int, EntityKey] = {}
         self._tracks: dict[int, Track] = {}
         self._left: list[Track] = []
@@ -137,7 +136,8 @@ class Recorder:
         else:
             elapsed_s = now_s - self._heard_s
             # After a silence nobody knows how long the last values held: for one tick at least.
-            self._elapsed_s += elapsed_s if elapsed_s <= self._silent_s else self._tick_s
+            is_silence = elapsed_s > max(SILENT_S, 3 * self.tick_s)
+            self._elapsed_s += self.tick_s if is_silence else elapsed_s
             if abs(wall_s - now_s - self._ahead_s) > STEP_S:
                 self._steady_since_s = now_s
         self._ahead_s = wall_s - now_s

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from koordlet.history.codec import CodecError, repacked
@@ -55,14 +56,20 @@ def start_of(key: int) -> int:
     return (key >> SUBJECT_BITS) * MINUTE_S
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long roll-ups are kept at most, and how large the file may be."""
+
+    keep_days: float
+    keep_bytes: int
+
+
 class HistoryStore:
     """The writer's side, for one thread. Raises sqlite3.OperationalError where the disk takes
     nothing, sqlite3.DatabaseError where the file is damaged or of another version.
     """
 
-    def __init__(self, path: Path, *, keep_days: float, keep_bytes: int) -> None:
-        self._keep_s = keep_days * DAY_S
-        self._keep_bytes = keep_bytes
+    def __init__(self, path: Path) -> None:
         self._known: dict[Subject, tuple[int, str | None]] = {}
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
@@ -164,12 +171,20 @@ class HistoryStore:
     # -- what is old ------------------------------------------------------------------------------
 
     def settle(
-        self, now_s: float, *, trusts_clock: bool, breathe: Callable[[], None] = lambda: None
+        self,
+        now_s: float,
+        limits: Limits,
+        *,
+        trusts_clock: bool,
+        breathe: Callable[[], None] = lambda: None,
     ) -> bool:
         """One step of making room; False where there is nothing to do. See ``next_work``."""
-        is_short = self.size_bytes() > FULL_AT * self._keep_bytes
         work = next_work(
-            self._held(), now_s, keep_s=self._keep_s, is_short=is_short, trusts_clock=trusts_clock
+            self._held(),
+            now_s,
+            keep_s=limits.keep_days * DAY_S,
+            is_short=self.size_bytes() > FULL_AT * limits.keep_bytes,
+            trusts_clock=trusts_clock,
         )
         if work is None:
             return False
@@ -178,7 +193,7 @@ class HistoryStore:
                 breathe()
         else:
             self._drop(work)
-        self._tidy()
+        self._tidy(limits.keep_bytes)
         return True
 
     def _held(self) -> dict[int, Held]:
@@ -225,7 +240,7 @@ class HistoryStore:
                 _span(work),
             )
 
-    def _tidy(self) -> None:
+    def _tidy(self, keep_bytes: int) -> None:
         """Forget subjects of which nothing is left, and give space back where the file is larger
         than it may be: free pages are used again, so that this is rare.
         """
@@ -238,7 +253,7 @@ class HistoryStore:
                 )
             if gone.rowcount:
                 self._known = {}
-        if self._pragma("page_count") * self._page_bytes() > self._keep_bytes:
+        if self._pragma("page_count") * self._page_bytes() > keep_bytes:
             self._db.execute("PRAGMA incremental_vacuum").fetchall()
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 

@@ -13,7 +13,7 @@ import structlog
 from koordlet.history.levels import MINUTE_S
 from koordlet.history.recorder import Piece
 from koordlet.history.rollup import roll_up
-from koordlet.history.store import HistoryStore
+from koordlet.history.store import HistoryStore, Limits
 from koordlet.protocol.problem import Problem
 from koordlet.report import SourceState, SourceStatus
 from koordlet.setaside import set_aside
@@ -27,13 +27,12 @@ STOP_S = 3.0
 
 class HistoryWriter:
     """Rolls pieces up and stores them. A minute that the disk refuses is lost and counted; a file
-    that is no sound database is put aside.
+    that is no sound database is put aside. ``limits`` may be replaced at any time.
     """
 
-    def __init__(self, path: Path, *, keep_days: float, keep_bytes: int) -> None:
+    def __init__(self, path: Path, limits: Limits) -> None:
         self._path = path
-        self._keep_days = keep_days
-        self._keep_bytes = keep_bytes
+        self.limits = limits
         self._queue: queue.Queue[Piece | None] = queue.Queue(maxsize=PIECES_WAITING)
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
         self._stopping = threading.Event()
@@ -97,9 +96,7 @@ class HistoryWriter:
 
     def _opened(self) -> HistoryStore:
         if self._store is None:
-            self._store = HistoryStore(
-                self._path, keep_days=self._keep_days, keep_bytes=self._keep_bytes
-            )
+            self._store = HistoryStore(self._path)
         return self._store
 
     def _keep(self, store: HistoryStore, piece: Piece) -> None:
@@ -107,7 +104,7 @@ class HistoryWriter:
         now_s = (piece.minute + 1) * MINUTE_S
         for _ in range(STEPS_A_MINUTE):
             if self._stopping.is_set() or not store.settle(
-                now_s, trusts_clock=piece.steady, breathe=self._breathe
+                now_s, self.limits, trusts_clock=piece.steady, breathe=self._breathe
             ):
                 return
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from koordlet import ipc
 from koordlet.api.server import ApiServer
 from koordlet.ctl.app import build
+from koordlet.history.query import RangeAnswer, RangeQuery
 from koordlet.resexecutor.audit import AuditEvent, AuditQuery
 from tests.support import views
 
@@ -46,6 +47,7 @@ class PaperDaemon:
         self.reply = ipc.CommandReply(1)
         self.orders: list[object] = []
         self.queries: list[AuditQuery] = []
+        self.ranges: list[RangeQuery] = []
         self.events: tuple[AuditEvent, ...] = ()
 
     def send(
@@ -58,6 +60,10 @@ class PaperDaemon:
         self.queries.append(query)
         return self.events
 
+    def history(self, query: RangeQuery) -> RangeAnswer:
+        self.ranges.append(query)
+        return views.history_answer(query)
+
     def ctl(self, *words: str) -> Said:
         """koordletctl asked about this daemon."""
         return ctl(*words, "--run-dir", str(self.run_dir))
@@ -67,7 +73,9 @@ class PaperDaemon:
 def paper_daemon(run_dir: Path) -> Iterator[PaperDaemon]:
     """A daemon that answers below ``run_dir`` while the block runs."""
     daemon = PaperDaemon(run_dir)
-    server = ApiServer(run_dir / "api.sock", lambda: daemon.view, daemon, daemon.audit)
+    server = ApiServer(
+        run_dir / "api.sock", lambda: daemon.view, daemon, daemon.audit, daemon.history
+    )
     server.start()
     try:
         yield daemon

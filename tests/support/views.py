@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from koordlet.history.query import Line, RangeAnswer, RangeQuery, Stat
+from koordlet.history.rollup import Subject
 from koordlet.metrics.readings import FIELDS, EntityKey, Group, Level, Readings, ReadingsTable
 from koordlet.model.actions import (
     Conflict,
@@ -410,6 +412,23 @@ def ticks() -> tuple[TickStats, ...]:
         )
         for number in (1, 2, 3)
     )
+
+
+def history_answer(query: RangeQuery) -> RangeAnswer:
+    """Use of the node and of batch-1 over three steps; in the second nobody measured batch-1."""
+    step_s = query.step_s or 60
+    since_s = int(query.since_s // step_s) * step_s
+    count = len(query.percentiles)
+    node = Subject(Level.NODE, "", "", "", "", "")
+    batch = Subject(Level.POD, "", "default", "batch-1", BATCH.name.removeprefix("pod"), "")
+    lines = []
+    for subject, qos, at in ((node, None, (0, 1, 2)), (batch, "BE", (0, 2))):
+        points = [
+            Stat(since_s + n * step_s, 60, 0.25, 0.5 + n / 4, 1.5, (1.0,) * count) for n in at
+        ]
+        whole = Stat(since_s, 60 * len(at), 0.25, 0.75, 1.5, (1.0,) * count)
+        lines.append(Line(subject, qos, "used_cpu_cores", tuple(points), whole))
+    return RangeAnswer(since_s, since_s + 3 * step_s, step_s, tuple(lines))
 
 
 def audit_event() -> AuditEvent:

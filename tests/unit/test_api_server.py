@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import sqlite3
 import stat
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from koordlet.api import server as server_module
 from koordlet.api.client import AnswerError, Client, UnreachableError
 from koordlet.api.routes import BODY_LIMIT_BYTES, Backend, Request, answer
 from koordlet.api.server import ApiServer, SocketTakenError
+from koordlet.history.query import RangeAnswer, RangeQuery
 from koordlet.model.actions import Mode, Outcome, Status
 from koordlet.protocol.problem import Problem
 from koordlet.report import NodeView
@@ -53,6 +55,20 @@ class FakeAudit:
         return (views.audit_event(),)
 
 
+class FakeHistory:
+    """Remembers queries; answers with one line, or fails as told."""
+
+    def __init__(self) -> None:
+        self.queries: list[RangeQuery] = []
+        self.error: sqlite3.Error | None = None
+
+    def query(self, query: RangeQuery) -> RangeAnswer:
+        self.queries.append(query)
+        if self.error is not None:
+            raise self.error
+        return views.history_answer(query)
+
+
 class Asked:
     """A backend without a socket, and what it was asked."""
 
@@ -60,7 +76,8 @@ class Asked:
         self.commands = FakeCommands(reply)
         self.audit = FakeAudit()
         shown = view or views.node_view()
-        self.backend = Backend(lambda: shown, self.commands, self.audit.query)
+        self.history = FakeHistory()
+        self.backend = Backend(lambda: shown, self.commands, self.audit.query, self.history.query)
 
     def get(self, target: str) -> tuple[HTTPStatus, Any]:
         said = answer(Request("GET", target, b"", 0), self.backend)
@@ -250,7 +267,9 @@ class Served:
         self.path = path
         self.asked = Asked()
         backend = self.asked.backend
-        self.server = ApiServer(path, backend.view, backend.commands, backend.audit)
+        self.server = ApiServer(
+            path, backend.view, backend.commands, backend.audit, backend.history
+        )
         self.client = Client(path, timeout_s=5.0)
 
     def raw(self, text: bytes) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TypedDict
 
 from koordlet.api.views.common import Unknown, number
+from koordlet.api.views.ranges import RangeData, range_data
+from koordlet.history.query import RangeAnswer, RangeQuery
 from koordlet.metrics.readings import EntityKey, Level
 from koordlet.report import NodeView
 
@@ -27,9 +29,10 @@ class ReadingData(TypedDict):
 
 
 class MetricsData(TypedDict):
-    """All readings, the node's first."""
+    """All newest readings, the node's first; or a range of the history, and then no readings."""
 
     readings: list[ReadingData]
+    range: RangeData | None
 
 
 def metrics_data(view: NodeView) -> MetricsData:
@@ -37,8 +40,14 @@ def metrics_data(view: NodeView) -> MetricsData:
     return {
         "readings": [
             reading_data(key, values) for level in Level for key, values in view.readings.at(level)
-        ]
+        ],
+        "range": None,
     }
+
+
+def history_data(answer: RangeAnswer, query: RangeQuery) -> MetricsData:
+    """What ``query`` found."""
+    return {"readings": [], "range": range_data(answer, query.percentiles)}
 
 
 def reading_data(key: EntityKey, values: dict[str, float]) -> ReadingData:
