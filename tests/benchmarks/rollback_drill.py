@@ -35,6 +35,7 @@ from tests.support.fakenode import FakeNode
 from tests.support.koordletd import Koordlet, kill_tree
 
 KILL_WITHIN_S = 1.5
+TOLD_EVERY = 10
 TAKEOVER_EVERY, BROKEN_ROLLBACK_EVERY = 4, 5
 MID_PLAN_SHARE = 0.3
 FIRST_PLAN_S = 30.0
@@ -94,6 +95,8 @@ def measure(bench: Bench) -> None:
         bench.figures["cgroups"] = world.cgroups
         for number in range(1, bench.options.kills + 1):
             _cycle(bench, world, number)
+            if number % TOLD_EVERY == 0:
+                bench.log(f"{number} kills, {bench.figures['unrestored']} files not restored")
     least = MID_PLAN_SHARE * bench.options.kills
     bench.require(
         bench.figures["mid_plan_kills"] >= least, f"fewer than {least:.0f} kills hit a plan"
