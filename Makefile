@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check test test-vm bench docs clean need-root
+.PHONY: help setup run check test test-vm bench docs install uninstall deb clean need-root
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +13,7 @@ PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
 ARGS ?=
 
 help: ## this list
-	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## .venv with koordlet and its test tools; no root
 	@:
@@ -33,7 +33,7 @@ $(STAMP): constraints.txt pyproject.toml
 	@touch $@
 
 need-root:
-	@test "$$(id -u)" = 0 || { echo "this target changes cgroups and needs root;" \
+	@test -n "$(DESTDIR)" || test "$$(id -u)" = 0 || { echo "this target changes cgroups and needs root;" \
 	  "remedy: sudo make $(MAKECMDGOALS)" >&2; exit 1; }
 
 # koordlet reads only files that root owns and nobody else may write; a clone may be a user's.
@@ -58,6 +58,18 @@ bench: setup ## one benchmark: make bench NAME=overhead ARGS='--pods 110 --conta
 
 docs: setup ## regenerate docs/cli.md, docs/metrics.md, docs/schema and proto/koordpb
 	@$(BIN)/python -m tests.support.gendocs
+
+SETUP := PREFIX="$(or $(PREFIX),/usr/local)" DESTDIR="$(DESTDIR)" WHEELS="$(WHEELS)" \
+  PYTHON="$(PYTHON)" PURGE="$(PURGE)" systemd/setup.sh
+
+install: need-root ## as a systemd service (PREFIX, DESTDIR, WHEELS=dir for no network); root
+	@$(SETUP) install
+
+uninstall: need-root ## give everything back, take it away; PURGE=1: the configuration, too
+	@$(SETUP) uninstall
+
+deb: ## dist/koord-host_*.deb, with all that it runs on but Python (WHEELS as for install)
+	@WHEELS="$(WHEELS)" systemd/build-deb.sh .cache/deb
 
 clean: ## remove everything that make made here
 	@rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
