@@ -79,6 +79,7 @@ class Owned:
     since_s: float  # monotonic seconds of this process; negative after a takeover
     container_id: str = ""
     side_effect: bool = False  # journaled only because another knob's write changes it
+    source: str = ""  # where the original comes from; "" is the file, before our first write
 
     @property
     def key(self) -> Target:

@@ -7,16 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from koordlet.clock import Clock
 from koordlet.host.cgroup import Cgroups
 from koordlet.model.actions import Outcome, Owned, Plan, Restore, SetValue, Status, Target
+from koordlet.model.adoption import Adopted, Adoption, AdoptStatus
 from koordlet.model.knobs import Channel, Knob
 from koordlet.model.paths import CgroupPath
 from koordlet.protocol.problem import Problem
 from koordlet.resexecutor import troubles
+from koordlet.resexecutor.adopt import adoptable
 from koordlet.resexecutor.audit import AuditEvent
 from koordlet.resexecutor.effects import Effects
 from koordlet.resexecutor.foreign import FightRules, Fights
 from koordlet.resexecutor.inherit import inherited, tree_below
 from koordlet.resexecutor.jobs import Job, Jobs, Progress, complete
-from koordlet.resexecutor.journal import BadRow, Journal, JournalError
+from koordlet.resexecutor.journal import BadRow, Journal, JournalError, Row
 from koordlet.resexecutor.judge import CpusetOriginal, Judge, is_v1_cpuset
 from koordlet.resexecutor.ledger import Held, Ledger
 from koordlet.resexecutor.reads import Reads
@@ -24,9 +26,9 @@ from koordlet.resexecutor.refusals import Refusals, Unsupported, explain
 from koordlet.resexecutor.review import Review, Reviewer
 from koordlet.resexecutor.spec import SpecChannel, SpecDesk
 from koordlet.resexecutor.tell import Teller
-from koordlet.resexecutor.writer import Writer
+from koordlet.resexecutor.writer import WAITS_FOR_START, Writer
 
-START_WRITES = 200
+START_WRITES = 100
 """Most writes of one tick until the first plan is whole in force (hazard H14)."""
 
 SLOW_RESTORE_S = 5.0
@@ -85,7 +87,9 @@ class Executor:
         self._late: list[Outcome] = []
         self._events: list[AuditEvent] = []
         self._standing_in_the_way: tuple[Outcome, ...] = ()
+        self._start_writes = start_writes
         self._limit: int | None = start_writes
+        self._deferred = 0
         self._bad_rows: tuple[BadRow, ...] = self._ledger.load()
 
     # -- what is held -----------------------------------------------------------------------------
@@ -97,6 +101,11 @@ class Executor:
     def pending(self) -> frozenset[Target]:
         """Targets whose write or restore the runtime or the effects thread still owes."""
         return self._desk.keys() | frozenset(self._handed_over)
+
+    @property
+    def deferred(self) -> int:
+        """How many values of the last plan wait for a later tick: so many are written at once."""
+        return self._deferred
 
     @property
     def resets(self) -> int:
@@ -149,6 +158,37 @@ class Executor:
             text = row.last_written
             self._events.append(self._teller.row("adopted", row, row.original, text, why, wall_s))
         return tuple(row.key for row in rows)
+
+    def adopt(self, entries: Iterable[Adoption], now_s: float) -> tuple[Adopted, ...]:
+        """Make known originals the originals of files that another agent left changed (H14).
+
+        Nothing is written but the journal, in one transaction. What no plan asks for is given back
+        from then on, at most so many writes a tick as at the start.
+        """
+        self._reads.at(now_s)
+        wall_s, pending = self._clock.wall_s(), self.pending()
+        entries = tuple(entries)
+        if self._dry_run:
+            return tuple(_not_adopted(each, "a dry run journals nothing") for each in entries)
+        told: list[Adopted] = []
+        rows: list[Row] = []
+        for each in entries:
+            found = adoptable(each, self._cgroups, self._ledger, self._reads, pending, wall_s)
+            if isinstance(found, Row):
+                rows.append(found)
+            else:
+                told.append(found)
+        try:
+            self._ledger.update(rows, ())
+        except JournalError as error:
+            self._writer.journal_error = str(error)
+            return (*told, *(Adopted(*row.key, AdoptStatus.REFUSED, str(error)) for row in rows))
+        for row in rows:
+            self._ledger.keep(row, now_s)
+            text, why = row.last_written, f"its original is known: {row.source}"
+            self._events.append(self._teller.row("adopted", row, row.original, text, why, wall_s))
+        self._limit = self._start_writes
+        return (*told, *(Adopted(*row.key, AdoptStatus.ADOPTED) for row in rows))
 
     def cpuset_tree(self) -> Mapping[CgroupPath, tuple[CgroupPath, ...]]:
         """Children by parent below every v1 cpuset that is held, for ``adopt_inherited``."""
@@ -250,13 +290,16 @@ class Executor:
             told = (job.outcome(Status.DRY_RUN, job.wanted) for job in jobs.values())
             return (*settled.values(), *told)
         self._close(settled, (*restores, *sides))
+        self._deferred = 0
         if not jobs:
             return tuple(settled.values())
         written = self._writer.run(jobs, now_s, self._clock.wall_s(), limit)
         for job in jobs.values():
             if job.progress is Progress.HANDED_OVER and job.channel is Channel.FILE:
                 self._handed_over[job.key] = job
-        if all(job.progress is not Progress.DEFERRED for job in jobs.values()):
+        waits = [job for job in jobs.values() if job.progress is Progress.DEFERRED]
+        self._deferred = sum(job.why == WAITS_FOR_START for job in waits)
+        if not waits:
             self._limit = None
         return (*settled.values(), *written)
 
@@ -322,6 +365,10 @@ def _place(key: Target, verdict: Outcome | Job, settled: dict[Target, Outcome], 
         jobs[key] = verdict
     else:
         settled[key] = verdict
+
+
+def _not_adopted(entry: Adoption, why: str) -> Adopted:
+    return Adopted(entry.target, entry.knob, AdoptStatus.REFUSED, why)
 
 
 def _restore(held: Held, why: str) -> Restore:

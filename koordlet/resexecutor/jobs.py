@@ -47,7 +47,9 @@ class Job:
 
     @property
     def change(self) -> Change:
-        return Change(*self.key, self.wanted, self.direction)
+        """What it changes; a value that is given back waits for those that protect (H14)."""
+        direction = Direction.RELAX if self.restoring else self.direction
+        return Change(*self.key, self.wanted, direction)
 
     def fail(self, number: int, why: str) -> None:
         """The kernel or the journal said no."""

@@ -15,7 +15,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,8 @@ from koordlet.model.actions import Target
 from koordlet.model.knobs import Channel, Knob
 from koordlet.model.paths import CgroupPath, CgroupPathError
 from koordlet.protocol.problem import Problem, Severity
+from koordlet.resexecutor import origins
+from koordlet.resexecutor.origins import Origins
 from koordlet.setaside import set_aside
 
 NAME: Final = "journal.db"
@@ -52,7 +54,8 @@ class Row:
     ``mount`` names the hierarchy (``cpu@/sys/fs/cgroup/cpu``), ``path`` the cgroup below the
     managed root, ``inode`` its directory there. Texts are canonical as the kernel shows them.
     ``may_write`` is every text that the file may hold by our doing: intermediates, and what the
-    kernel leaves there when a related file is written (hazard H2).
+    kernel leaves there when a related file is written (hazard H2). ``source`` says where the
+    original comes from; "" is the file itself, before our first write.
     """
 
     mount: str
@@ -67,6 +70,7 @@ class Row:
     container_id: str = ""
     side_effect: bool = False
     created_wall_s: float = 0.0
+    source: str = ""
 
     @property
     def key(self) -> Target:
@@ -145,6 +149,7 @@ class Journal:
     def __init__(self, db: sqlite3.Connection, path: Path, boot_id: str) -> None:
         self._db = db
         self._boot_id = boot_id
+        self._origins = Origins(db)
         self.path = path
 
     @classmethod
@@ -175,8 +180,8 @@ class Journal:
             db = _connect_again(path)
         except OSError as error:
             raise _failure(path, "open", error) from error
-        journal = cls(db, path, boot_id)
         try:
+            journal = cls(db, path, boot_id)
             problems += journal._take_over(managed_root, pid, runtime)
         except sqlite3.Error as error:
             db.close()
@@ -194,9 +199,9 @@ class Journal:
             db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_MS / 1000)
             db.text_factory = _any_text
             db.execute("SELECT count(*) FROM rows").fetchone()
+            return cls(db, path, boot_id)
         except sqlite3.Error as error:
             raise _failure(path, "read", error) from error
-        return cls(db, path, boot_id)
 
     def rows(self) -> tuple[tuple[Row, ...], tuple[BadRow, ...]]:
         """All rows of this boot, parents before children, and those that cannot be trusted."""
@@ -206,9 +211,11 @@ class Journal:
             found = self._db.execute(
                 f"SELECT {_ROW_COLUMNS} FROM rows WHERE boot_id = ?", (self._boot_id,)
             ).fetchall()
+            sources = dict(self._origins.all())
         for values in found:
             try:
-                good.append(_row_of(values))
+                row = _row_of(values)
+                good.append(replace(row, source=sources.get(row.key, "")))
             except (ValueError, TypeError, CgroupPathError) as error:
                 bad.append(BadRow(str(values[2]), str(values[3]), str(error)))
         good.sort(key=lambda row: (row.path.depth, row.path, row.knob.value))
@@ -258,6 +265,7 @@ class Journal:
             void = self._db.execute(
                 "DELETE FROM rows WHERE boot_id != ?", (self._boot_id,)
             ).rowcount
+            self._origins.prune()
         (live,) = self._db.execute("SELECT count(*) FROM rows").fetchone()
         before = meta.get("managed_root", managed_root)
         if live and before != managed_root:
@@ -274,16 +282,17 @@ class Journal:
 
     def _put(self, rows: Iterable[Row]) -> None:
         marks = ",".join("?" * 13)
+        put = tuple(rows)
         self._db.executemany(
             f"INSERT OR REPLACE INTO rows ({_ROW_COLUMNS}) VALUES ({marks})",
-            [_values_of(row, self._boot_id) for row in rows],
+            [_values_of(row, self._boot_id) for row in put],
         )
+        self._origins.put([(_stored_key(row.key), row.source) for row in put])
 
     def _drop(self, closed: Iterable[Target]) -> None:
-        self._db.executemany(
-            "DELETE FROM rows WHERE path = ? AND knob = ?",
-            [(_stored(path), knob.value) for path, knob in closed],
-        )
+        keys = [_stored_key(key) for key in closed]
+        self._db.executemany("DELETE FROM rows WHERE path = ? AND knob = ?", keys)
+        self._origins.drop(keys)
 
     def _set_meta(self, facts: Mapping[str, str]) -> None:
         self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(facts.items()))
@@ -324,7 +333,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         (verdict,) = db.execute("PRAGMA quick_check").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)
-        db.executescript(_SCHEMA)
+        db.executescript(_SCHEMA + origins.SCHEMA)
         db.execute(f"SELECT {_ROW_COLUMNS} FROM rows LIMIT 1").fetchall()
     except BaseException:
         db.close()
@@ -376,6 +385,10 @@ def _stored(path: str) -> str | bytes:
     except UnicodeEncodeError:
         return os.fsencode(path)
     return str(path)
+
+
+def _stored_key(key: Target) -> tuple[str | bytes, str]:
+    return (_stored(key[0]), key[1].value)
 
 
 def _values_of(row: Row, boot_id: str) -> tuple[str | bytes | int | float, ...]:

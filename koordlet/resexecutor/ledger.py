@@ -47,6 +47,7 @@ class Held:
             since_s=self.since_s,
             container_id=row.container_id,
             side_effect=row.side_effect,
+            source=row.source,
         )
 
 

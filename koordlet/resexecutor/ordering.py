@@ -15,9 +15,6 @@ from koordlet.model.knobs import Direction, Knob
 from koordlet.model.paths import CgroupPath
 from koordlet.protocol.cpuset import format_cpuset, parse_cpuset
 
-_FREE_BEFORE = (Knob.CPU_SHARES,)
-"""Settings without a relation that go first: weight is the first rung of protection (H30)."""
-
 _ORDERED = frozenset(
     {
         Knob.CPU_SHARES,
@@ -74,14 +71,15 @@ def order(
     for change in changes:
         by_knob.setdefault(change.knob, []).append(change)
     steps: list[Step] = []
-    steps += _weights(by_knob, current)
-    steps += _quotas(by_knob, current)
+    steps += _weights(by_knob, current, Direction.RESTRICT)
+    steps += _quotas(by_knob, current, versions.get(Knob.CPU_QUOTA, 1))
     for knob in (Knob.CPUSET_MEMS, Knob.CPUSET_CPUS):
         steps += _cpusets(by_knob.get(knob, []), current, versions.get(knob, 1))
     steps += _memory(by_knob, current)
     for knob in Knob:
         if knob not in _ORDERED:
             steps += _free(by_knob.get(knob, []), current)
+    steps += _weights(by_knob, current, Direction.RELAX)
     return (*steps, *_idles(by_knob, current))
 
 
@@ -101,21 +99,26 @@ def _free(changes: Iterable[Change], current: Mapping[Target, str]) -> list[Step
     return [_step(change) for change in ranked]
 
 
-def _weights(by_knob: Mapping[Knob, list[Change]], current: Mapping[Target, str]) -> list[Step]:
-    """cpu.idle 1 -> 0, then shares or weight; ``_idles`` come last.
+def _weights(
+    by_knob: Mapping[Knob, list[Change]], current: Mapping[Target, str], direction: Direction
+) -> list[Step]:
+    """cpu.idle 1 -> 0, then shares or weight; ``_idles`` come last. Weight is the first rung of
+    protection (H30), so what restricts goes before all else, and what relaxes after it.
 
     While idle is 1 the kernel refuses a weight, and idle going to 0 resets it (hazard H2).
     """
-    idles = by_knob.get(Knob.CPU_IDLE, [])
-    lifted = [change for change in idles if change.text == "0"]
+    weights = by_knob.get(Knob.CPU_SHARES, [])
+    restricted = {change.target for change in weights if change.direction is Direction.RESTRICT}
+    is_first = direction is Direction.RESTRICT
+    lifted = [
+        change
+        for change in by_knob.get(Knob.CPU_IDLE, [])
+        if change.text == "0" and (change.target in restricted) is is_first
+    ]
     after_lift = {change.target for change in lifted if current.get(change.key) != "0"}
-    steps = _free(lifted, current)
-    for knob in _FREE_BEFORE:
-        weights = by_knob.get(knob, [])
-        steps += _free(
-            weights, {key: text for key, text in current.items() if key[0] not in after_lift}
-        )
-    return steps
+    kept = {key: text for key, text in current.items() if key[0] not in after_lift}
+    own = (change for change in weights if change.direction is direction)
+    return [*_free(lifted, current), *_free(own, kept)]
 
 
 def _idles(by_knob: Mapping[Knob, list[Change]], current: Mapping[Target, str]) -> list[Step]:
@@ -124,18 +127,21 @@ def _idles(by_knob: Mapping[Knob, list[Change]], current: Mapping[Target, str]) 
     return _free((change for change in idles if change.text != "0"), current)
 
 
-def _quotas(by_knob: Mapping[Knob, list[Change]], current: Mapping[Target, str]) -> list[Step]:
+def _quotas(
+    by_knob: Mapping[Knob, list[Change]], current: Mapping[Target, str], version: int
+) -> list[Step]:
     """Bursts down, quotas up from the top, quotas down from the bottom, bursts up.
 
     v1 keeps a quota within that of its nearest limited ancestor (case CQ-06), both dialects keep
-    a burst within its quota (case CQ-05).
+    a burst within its quota (case CQ-05). v2 lets restrictions go first, the tier's before all.
     """
     bursts = by_knob.get(Knob.CPU_BURST, [])
     quotas = by_knob.get(Knob.CPU_QUOTA, [])
+    up = _in_order(quotas, current, rising=True, rank=_top_down)
+    down = _in_order(quotas, current, rising=False, rank=_bottom_up if version == 1 else _top_down)
     return [
         *_in_order(bursts, current, rising=False, rank=_top_down),
-        *_in_order(quotas, current, rising=True, rank=_top_down),
-        *_in_order(quotas, current, rising=False, rank=_bottom_up),
+        *((*up, *down) if version == 1 else (*down, *up)),
         *_in_order(bursts, current, rising=True, rank=_top_down),
     ]
 

@@ -115,7 +115,9 @@ class Reviewer:
                 self._teller.row("rebased", row, row.last_written, text, why, wall_s)
             )
             found.rebased.append(
-                replace(row, original=text, last_written=text, may_write=frozenset({text}))
+                replace(
+                    row, original=text, last_written=text, may_write=frozenset({text}), source=""
+                )
             )
 
     def _note(self, found: _Found, now_s: float) -> None:

@@ -24,6 +24,7 @@ from koordlet.resexecutor.refusals import explain, is_for_good, is_gone
 from koordlet.resexecutor.spec import SpecDesk
 
 CPUSET_RETRIES = 3
+WAITS_FOR_START = "waits for its turn: a bounded number of writes a tick until all are in force"
 _MEMORY = (Knob.MEMORY_LIMIT, Knob.MEMORY_SWAP_LIMIT, Knob.MEMORY_HIGH)
 
 
@@ -70,7 +71,7 @@ class Writer:
                 if job.progress is Progress.PLANNED:
                     self._step(step, job, jobs, wall_s)
         self._hand_over(tuple(step for step in steps if self._is_slow(step)), jobs)
-        self._ask(jobs, now_s)
+        self._ask(jobs, now_s, None if limit is None else limit - len(steps))
         return self.settle(jobs, now_s)
 
     # -- before the first write -------------------------------------------------------------------
@@ -105,9 +106,7 @@ class Writer:
         if limit is None or len(steps) <= limit:
             return steps
         for step in steps[limit:]:
-            job = jobs[step.key]
-            job.progress = Progress.DEFERRED
-            job.why = f"at most {limit} writes a tick at start"
+            _defer(jobs[step.key])
         return steps[:limit]
 
     # -- writes -----------------------------------------------------------------------------------
@@ -232,11 +231,18 @@ class Writer:
             else:
                 job.fail(errno.EAGAIN, "the queue for slow files is full")
 
-    def _ask(self, jobs: Jobs, now_s: float) -> None:
-        """Requests to the runtime go out last, when the parents' files allow their values."""
+    def _ask(self, jobs: Jobs, now_s: float, limit: int | None) -> None:
+        """Requests to the runtime go out last, when the parents' files allow their values; at most
+        ``limit`` of them.
+        """
+        asked = 0
         for job in jobs.values():
             if job.channel is not Channel.SPEC or job.progress is not Progress.PLANNED:
                 continue
+            if limit is not None and asked >= limit:
+                _defer(job)
+                continue
+            asked += 1
             spec = self.cgroups.spec(job.key[1])
             if self.desk.channel is None or spec is None:
                 job.fail(0, "there is no way to the container runtime")
@@ -355,3 +361,8 @@ class Writer:
         for key in closed:
             self.judge.forget(key)
         self._rows = {}
+
+
+def _defer(job: Job) -> None:
+    """Leave it to a later tick: at the start so many are written at once, and no more (H14)."""
+    job.progress, job.why = Progress.DEFERRED, WAITS_FOR_START
