@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Annotated
@@ -14,9 +13,10 @@ from typing import Annotated
 import typer
 
 from koordlet.ctl import asking, undoing
-from koordlet.ctl.options import Common, before_command, with_common
+from koordlet.ctl.given import duration_s, moment_text, real_path
+from koordlet.ctl.measured import metrics, top
+from koordlet.ctl.options import DOCUMENTS, Common, before_command, with_common
 from koordlet.ctl.output import ExitCode, Output, bad_input, emit
-from koordlet.ctl.times import TimeError, parse_duration, parse_time
 from koordlet.host.otheragent import OTHER_AGENT
 
 PROGRAM = "koordletctl"
@@ -120,7 +120,7 @@ def explain(
     """
     from koordlet.ctl.render.settings import draw_explain
 
-    emit(common.client().get("explain", target=_real(target)), common.form, draw_explain)
+    emit(common.client().get("explain", target=real_path(target)), common.form, draw_explain)
     return ExitCode.OK
 
 
@@ -149,8 +149,8 @@ def audit(
     """
     from koordlet.ctl.render.others import draw_audit
 
-    asked = {"pod": pod, "knob": knob, "owner": owner, "file": file and _real(file)}
-    asked |= {"since": _time(since, "--since"), "until": _time(until, "--until")}
+    asked = {"pod": pod, "knob": knob, "owner": owner, "file": file and real_path(file)}
+    asked |= {"since": moment_text(since, "--since"), "until": moment_text(until, "--until")}
     asked["limit"] = str(limit)
     params = {name: value for name, value in asked.items() if value is not None}
     emit(common.client().get("audit", **params), common.form, draw_audit)
@@ -188,7 +188,7 @@ def mode(
         raise bad_input("mode", f"{len(given)} words", "[STRATEGY] off|observe|enforce")
     body: dict[str, object] = {"mode": given[-1], "strategy": given[0] if given[1:] else ""}
     if for_ is not None:
-        body["for_s"] = _duration_s(for_)
+        body["for_s"] = duration_s(for_, "--for", "1s to 366d")
     emit(client.post("mode", body), common.form, draw_modes)
     return ExitCode.OK
 
@@ -207,7 +207,7 @@ def release(
     """
     from koordlet.ctl.render.others import draw_undo
 
-    said = common.client().post("release", {"scope": _real(scope), "dry_run": dry_run})
+    said = common.client().post("release", {"scope": real_path(scope), "dry_run": dry_run})
     emit(said, common.form, draw_undo)
     return undoing.exit_code(said)
 
@@ -219,7 +219,7 @@ def resume(
     """Take a release back."""
     from koordlet.ctl.render.others import draw_modes
 
-    emit(common.client().post("resume", {"scope": _real(scope)}), common.form, draw_modes)
+    emit(common.client().post("resume", {"scope": real_path(scope)}), common.form, draw_modes)
     return ExitCode.OK
 
 
@@ -286,7 +286,9 @@ def completion(
 COMMANDS: Mapping[str, Command] = {
     "doctor": doctor,
     "status": status,
+    "top": top,
     "pods": pods,
+    "metrics": metrics,
     "plan": plan,
     "explain": explain,
     "audit": audit,
@@ -295,6 +297,11 @@ COMMANDS: Mapping[str, Command] = {
     "resume": resume,
     "rollback": rollback,
 }
+FORMS: Mapping[str, frozenset[Output]] = {
+    "metrics": frozenset(Output),
+    "top": frozenset({Output.TABLE}),
+}
+"""Forms of output of the commands that do not have just the usual ones."""
 SLO_COMMANDS: Mapping[str, Command] = {
     "show": slo_show,
     "check": slo_check,
@@ -314,7 +321,7 @@ def build() -> typer.Typer:
     )
     app.callback()(before_command)
     for name, command in COMMANDS.items():
-        app.command(name)(with_common(command))
+        app.command(name)(with_common(command, FORMS.get(name, DOCUMENTS)))
     slo = typer.Typer(help="The NodeSLO: show, check a file, defaults.")
     for name, command in SLO_COMMANDS.items():
         slo.command(name)(with_common(command))
@@ -335,9 +342,6 @@ def main() -> None:
     build()(prog_name=PROGRAM)
 
 
-# -- what people write ----------------------------------------------------------------------------
-
-
 def _watch(common: Common) -> ExitCode:
     from koordlet.ctl import screen
 
@@ -348,30 +352,6 @@ def _watch(common: Common) -> ExitCode:
     with contextlib.suppress(KeyboardInterrupt):
         screen.run(client.socket_path, lambda: False)
     return ExitCode.OK
-
-
-def _real(text: str) -> str:
-    """A path as the kernel's mounts know it: v1 controllers are often symlinked."""
-    kind, colon, path = text.partition(":")
-    if colon and kind == "file" and path.startswith("/"):
-        return f"file:{os.path.realpath(path)}"
-    return os.path.realpath(text) if text.startswith("/") else text
-
-
-def _time(text: str | None, option: str) -> str | None:
-    if text is None:
-        return None
-    try:
-        return repr(parse_time(text, now_wall_s=time.time()))
-    except TimeError as error:
-        raise bad_input(option, str(error), "a time in the past") from None
-
-
-def _duration_s(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except TimeError as error:
-        raise bad_input("--for", str(error), "1s to 366d") from None
 
 
 if __name__ == "__main__":

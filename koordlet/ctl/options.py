@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koordlet.api.client import AnswerError, Client, UnreachableError
-from koordlet.ctl.output import CtlError, ExitCode, Output, emit_error
+from koordlet.ctl.output import CtlError, ExitCode, Output, bad_input, emit_error
 from koordlet.protocol.problem import Problem, RefusedError
 
 if TYPE_CHECKING:
@@ -97,17 +97,26 @@ def declare(
     ] = None,
     output: Annotated[
         Output | None,
-        typer.Option("--output", "-o", metavar="FORM", help="table (default), json or yaml."),
+        typer.Option(
+            "--output", "-o", metavar="FORM", help="table (default), json or yaml; metrics: csv."
+        ),
     ] = None,
 ) -> Common:
     """Carries the declarations; the common options as one value."""
     return Common(run_dir, state_dir, cgroup_root, sysfs_root, proc_root, config, output)
 
 
-def with_common(command: Callable[..., ExitCode]) -> Callable[..., None]:
+DOCUMENTS = frozenset({Output.TABLE, Output.JSON, Output.YAML})
+"""The usual forms of output."""
+
+
+def with_common(
+    command: Callable[..., ExitCode], forms: frozenset[Output] = DOCUMENTS
+) -> Callable[..., None]:
     """``command(common, ...)`` as a command line that takes the common options too.
 
-    Turns its failures into messages and its result into the exit code.
+    Turns its failures into messages and its result into the exit code. A form of output that is
+    not in ``forms`` is refused before anything is done.
     """
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
@@ -116,6 +125,7 @@ def with_common(command: Callable[..., ExitCode]) -> Callable[..., None]:
         here = declare(**{one.name: values.pop(one.name) for one in _shared()})
         common = here.over(ctx.obj or Common())
         try:
+            _check_form(common.form, forms)
             code = command(common, **values)
         except (CtlError, UnreachableError, RefusedError, AnswerError) as error:
             told = _told(error)
@@ -125,6 +135,12 @@ def with_common(command: Callable[..., ExitCode]) -> Callable[..., None]:
 
     _sign(run, (*own, *_shared()))
     return run
+
+
+def _check_form(form: Output, forms: frozenset[Output]) -> None:
+    if form not in forms:
+        limit = ", ".join(each.value for each in Output if each in forms)
+        raise bad_input("--output", f"{form.value} is no form of this command", limit)
 
 
 def before_command(ctx: typer.Context, **values: Any) -> None:

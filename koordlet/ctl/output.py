@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, IntEnum
 from typing import IO, TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ class Output(Enum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
+    CSV = "csv"
 
 
 class ExitCode(IntEnum):
@@ -57,22 +59,28 @@ Draw = Callable[[Any, "Console"], None]
 """Draws ``data`` of an envelope for people."""
 
 
-def emit(said: dict[str, Any], output: Output, draw: Draw) -> None:
-    """Print an envelope: one object, or ``draw`` and then its problems on stderr."""
-    if output is not Output.TABLE:
+Rows = Callable[[Any], Iterable[Sequence[object]]]
+"""The rows of ``data`` for a spreadsheet, a head first."""
+
+
+def emit(said: dict[str, Any], output: Output, draw: Draw, rows: Rows | None = None) -> None:
+    """Print an envelope: one object, or ``draw`` or ``rows`` and then its problems on stderr."""
+    if output in (Output.JSON, Output.YAML):
         _print_document(said, output)
         return
-    if sys.stdout.isatty():
+    if output is Output.CSV and rows is not None:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(rows(said["data"]))
+    elif sys.stdout.isatty():
         draw(said["data"], console(sys.stdout))
     else:
-        _draw_plain(said["data"], draw)
+        draw_plain(said["data"], draw)
     sys.stdout.flush()
     _print_problems(said["problems"])
 
 
 def emit_error(error: CtlError, output: Output, *, node: str, wall_s: float) -> None:
     """Tell a failure: on stderr for people, and as an object where one was asked for."""
-    if output is not Output.TABLE:
+    if output in (Output.JSON, Output.YAML):
         problems = error.problems
         said = envelope("error", None, node=node, taken_wall_s=wall_s, problems=problems)
         _print_document(dict(said), output)
@@ -89,8 +97,8 @@ def console(stream: IO[str], *, width: int | None = None) -> Console:
     )
 
 
-def _draw_plain(data: Any, draw: Draw) -> None:
-    """Tables pad their last column; whatever reads a pipe has no use for that."""
+def draw_plain(data: Any, draw: Draw) -> None:
+    """Print for what is no terminal: without the blanks that tables pad their last column with."""
     drawn = io.StringIO()
     draw(data, console(drawn))
     for line in drawn.getvalue().splitlines():

@@ -16,7 +16,9 @@ from koordlet.ctl.render.tables import problems, section
 from koordlet.ctl.text import clean, cores, missing_why, size
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+
+    Parts = Callable[[Console], Iterable[RenderableType]]
 
 Data = Mapping[str, Any]
 SCREEN_EVERY_S = 1.0
@@ -35,22 +37,27 @@ def run(api_socket: Path, stop: Callable[[], bool]) -> None:
     """
     client = Client(api_socket, timeout_s=5.0)
     if sys.stdout.isatty():
-        _live(client, stop)
+        live(
+            lambda console: screen_parts(client, columns=console.width),
+            stop,
+            every_s=SCREEN_EVERY_S,
+        )
     else:
         _lines(client, stop)
 
 
-def _live(client: Client, stop: Callable[[], bool]) -> None:
+def live(parts: Parts, stop: Callable[[], bool], *, every_s: float) -> None:
+    """Keep ``parts`` of the terminal's size on it until ``stop`` says so."""
     from rich.console import Group
     from rich.live import Live
 
     with Live(
         console=console(sys.stdout), auto_refresh=False, vertical_overflow="ellipsis"
-    ) as live:
+    ) as screen:
         while not stop():
-            parts = screen_parts(client, columns=live.console.width)
-            live.update(Group(*parts), refresh=True)
-            _sleep(SCREEN_EVERY_S, stop)
+            screen.update(Group(*parts(screen.console)), refresh=True)
+            if _stopped_within(every_s, stop):
+                return
 
 
 def _lines(client: Client, stop: Callable[[], bool]) -> None:
@@ -58,20 +65,25 @@ def _lines(client: Client, stop: Callable[[], bool]) -> None:
     while not stop():
         text, known = line(client)
         if not known and time.monotonic() - started_s < START_S:
-            _sleep(STOP_LOOK_S, stop)
+            if _stopped_within(STOP_LOOK_S, stop):
+                return
             continue
         try:
             print(text, flush=True)
         except OSError:  # Nobody reads it any more: koordlet itself goes on.
             return
-        _sleep(LINE_EVERY_S, stop)
+        if _stopped_within(LINE_EVERY_S, stop):
+            return
 
 
-def _sleep(seconds: float, stop: Callable[[], bool]) -> None:
-    """Sleep, but notice a stop soon."""
+def _stopped_within(seconds: float, stop: Callable[[], bool]) -> bool:
+    """Sleep, but notice a stop soon. What it says once need not be said again: a key is one."""
     deadline_s = time.monotonic() + seconds
-    while not stop() and time.monotonic() < deadline_s:
+    while not stop():
+        if time.monotonic() >= deadline_s:
+            return False
         time.sleep(STOP_LOOK_S)
+    return True
 
 
 def screen_parts(client: Client, *, columns: int) -> Iterable[RenderableType]:

@@ -110,6 +110,15 @@ class AppData(TypedDict):
     settings: list[TouchData]
 
 
+class TierData(TypedDict):
+    """One of the kubelet's tiers; ``settings`` are those of the directory itself."""
+
+    name: str
+    cgroup: str
+    usage: UsageData
+    settings: list[TouchData]
+
+
 class LayoutData(TypedDict):
     """Where the kubelet's tiers lie below the managed root."""
 
@@ -126,6 +135,7 @@ class PodsData(TypedDict):
     pods_age_s: float | Unknown
     host_applications: list[AppData] | Unknown
     layout: LayoutData | Unknown
+    tiers: list[TierData] | Unknown
 
 
 def pods_data(view: NodeView) -> PodsData:
@@ -133,7 +143,13 @@ def pods_data(view: NodeView) -> PodsData:
     workloads = view.workloads
     if isinstance(workloads, Missing):
         why = unknown(workloads)
-        return {"pods": why, "pods_age_s": why, "host_applications": why, "layout": why}
+        return {
+            "pods": why,
+            "pods_age_s": why,
+            "host_applications": why,
+            "layout": why,
+            "tiers": why,
+        }
     whole = picture(view)
     layout = workloads.layout
     pods = workloads.pods
@@ -155,6 +171,27 @@ def pods_data(view: NodeView) -> PodsData:
             "burstable": layout.burstable,
             "besteffort": layout.besteffort,
         },
+        "tiers": unknown(layout)
+        if isinstance(layout, Missing)
+        else [
+            tier_data(whole, "kubepods", layout.kubepods),
+            tier_data(whole, "burstable", layout.burstable),
+            tier_data(whole, "besteffort", layout.besteffort),
+        ],
+    }
+
+
+def tier_data(whole: Picture, name: str, cgroup: CgroupPath) -> TierData:
+    """The JSON form of one tier."""
+    return {
+        "name": name,
+        "cgroup": cgroup,
+        "usage": usage_data(whole.usages.of(Level.TIER, name)),
+        "settings": [
+            touch_data(whole.view, key, setting)
+            for key, setting in whole.at_or_below(cgroup).items()
+            if key[0] == cgroup and state_of(setting) != "past"
+        ],
     }
 
 

@@ -38,7 +38,7 @@ def status_parts(data: Data) -> Iterable[RenderableType]:
 
 def head_parts(data: Data) -> Iterable[RenderableType]:
     """What has to fit on the first screen: node, hints, BE roots."""
-    yield facts(_node_rows(data))
+    yield facts(node_rows(data))
     yield from section("What to do next", problems(data["hints"]))
     yield from section("BE roots", be_roots(data["be_roots"]))
 
@@ -49,7 +49,8 @@ def tail_parts(data: Data) -> Iterable[RenderableType]:
     yield from section("Sources", sources(data["sources"]))
 
 
-def _node_rows(data: Data) -> Iterable[tuple[str, str]]:
+def node_rows(data: Data) -> Iterable[tuple[str, str]]:
+    """Facts about the node and about koordlet on it, by name; an empty text is nothing to say."""
     node, use = data["node"], data["usage"]
     yield "core", _core(data)
     yield "waiting for", clean(", ".join(data["waiting_for"]))
