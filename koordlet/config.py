@@ -155,6 +155,13 @@ class Config:
     )
     container_metrics: Annotated[bool, "export series of single containers"] = True
     dry_run: Annotated[bool, "decide and explain, never write"] = False
+    other_agent: Annotated[
+        Literal["refuse", "ignore"],
+        "where another agent manages this node: refuse to write, or ignore it",
+    ] = "refuse"
+    start_writes_per_tick: Annotated[
+        int, Field(ge=1, le=10_000), "most writes of one tick until the first plan is in force"
+    ] = 100
     reserved_cpus: Annotated[CpuSet, "CPUs kept from BE work, e.g. 0-1"] = frozenset()
     system_reserved_cpu_milli: Annotated[Milli, "CPU kept for the system, e.g. 500m"] = 0
     system_reserved_memory_bytes: Annotated[Bytes, "memory kept for the system, e.g. 1Gi"] = 0

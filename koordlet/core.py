@@ -97,6 +97,7 @@ class Core:
             ipc.KubeletUpdate: self._on_word,
             ipc.StandingUpdate: lambda update: self._on_standing(update.standing),
             ipc.ConfigUpdate: self._on_config,
+            ipc.OtherAgentUpdate: self._on_other_agent,
             ipc.SpecAnswer: self._tick.spec_answered,
             ipc.Command: self._on_command,
         }
@@ -171,6 +172,11 @@ class Core:
         due.last_tick_s = self._clock.now_s()
         self._surged = self._surged or cause is TickCause.SURGE
         commands, due.commands = due.commands, []
+        adopted = {
+            command.id: self._tick.adopt(command.order)
+            for command in commands
+            if isinstance(command.order, ipc.AdoptCommand)
+        }
         whole = self._link.fresh
         report = self._tick.run(cause, overrun=late, whole=whole)
         if not self._config.dry_run:  # a trigger is armed by a write (hazard H25)
@@ -180,7 +186,8 @@ class Core:
         if told and whole:
             self._link.sent_whole()
         for command in commands:
-            self._link.send(ipc.CommandReply(command.id, {"outcomes": report.outcomes}))
+            result = {"outcomes": report.outcomes, "adopted": adopted.get(command.id, ())}
+            self._link.send(ipc.CommandReply(command.id, result))
         self._heartbeat.beat(self._tick.summary, serves=told)
 
     def _tell(self, report: TickReport) -> bool:
@@ -215,6 +222,16 @@ class Core:
         self._due.commands.append(command)
         self._tick.note_order(command)
         self._on_standing(command.standing)
+
+    def _on_other_agent(self, update: ipc.OtherAgentUpdate) -> None:
+        """Two writers would undo each other: while there is another one, we only watch (H14)."""
+        if not self._tick.hear_of_agent(update.problem):
+            return
+        if update.problem is None:
+            self._log.info("no other agent manages this node any more")
+        else:
+            self._log.warning("another agent: nothing is written", why=str(update.problem))
+        self._want(TickCause.COMMAND)
 
     def _on_config(self, update: ipc.ConfigUpdate) -> None:
         """The front has read the configuration again; what can change while we run has changed."""

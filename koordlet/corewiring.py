@@ -109,6 +109,7 @@ def tick_parts(
         effects=None if keeping is None else keeping.effects,
         dry_run=keeping is None,
         cpuset_original=_cpuset_original(facts, observer),
+        start_writes=config.start_writes_per_tick,
     )
     extra = load_strategies(config.extensions)
     count = len(executor.owned())

@@ -80,9 +80,7 @@ class _Daemon:
     def run(self) -> int:
         """Until it is stopped; the exit code."""
         machine = open_machine(self._config.roots, keeps_fds=False)
-        other = find_other_agent(self._config.proc_root, str(self._config.run_dir))
-        if other is not None:
-            raise RefusedError((other,))
+        self._refuse_beside_another_agent()
         leaves = self._config.on_sigterm == "leave"
         lock = _lock(machine, PREDECESSOR_S if leaves else 0.0)
         keep_small()
@@ -99,6 +97,15 @@ class _Daemon:
         if supervisor.stop_by is STOP_LEAVING:
             return 0
         return code if code in STOPPED_CLEAN else _undo_for_the_core(self._config)
+
+    def _refuse_beside_another_agent(self) -> None:
+        """Two writers would undo each other (hazard H14); who only looks, or was told, may run."""
+        config = self._config
+        if config.dry_run or config.other_agent == "ignore":
+            return
+        other = find_other_agent(config.proc_root, str(config.run_dir))
+        if other is not None:
+            raise RefusedError((other,))
 
     def _reload(self) -> None:
         """Children that are started from now on begin with what is in force now."""

@@ -43,7 +43,9 @@ class _Waiting:
 
 
 class Commands:
-    """Orders of operators: persisted, sent to the core, answered when the core has obeyed."""
+    """Orders of operators: persisted where they stand until the next one, sent to the core,
+    answered when the core has obeyed.
+    """
 
     def __init__(self, store: StateStore, clock: Clock, post: Callable[[object], None]) -> None:
         self._store = store
@@ -54,15 +56,14 @@ class Commands:
         self._last_id = 0
         self.standing = load_standing(store)
 
-    def send(
-        self, order: ipc.ModeCommand | ipc.ReleaseCommand | ipc.ResumeCommand, uid: int
-    ) -> ipc.CommandReply:
+    def send(self, order: ipc.Order, uid: int) -> ipc.CommandReply:
         """Obey ``order``; waits up to COMMAND_TIMEOUT_S for the core's answer."""
         waiting = _Waiting(threading.Event())
         with self._lock:
             try:
                 standing = self._after(order)
-                save_standing(self._store, standing)
+                if standing is not self.standing:
+                    save_standing(self._store, standing)
             except (ScopeError, sqlite3.Error) as error:
                 return _refused(str(error))
             self.standing = standing
@@ -74,18 +75,19 @@ class Commands:
         waiting.done.wait(COMMAND_TIMEOUT_S)
         with self._lock:
             del self._waiting[number]
-        return waiting.reply or _refused(
-            f"the core did not answer within {COMMAND_TIMEOUT_S:.0f} s; the order is stored and"
-            " holds as soon as it does"
-        )
+        return waiting.reply or _refused(_silence(order))
 
-    def _after(self, order: ipc.ModeCommand | ipc.ReleaseCommand | ipc.ResumeCommand) -> Standing:
-        if isinstance(order, ipc.ModeCommand):
-            until = None if order.for_s is None else self._clock.wall_s() + order.for_s
-            return self.standing.with_mode(ModeOrder(order.strategy, order.mode, until))
-        if isinstance(order, ipc.ReleaseCommand):
-            return self.standing.with_release(order.scope)
-        return self.standing.without_release(order.scope)
+    def _after(self, order: ipc.Order) -> Standing:
+        match order:
+            case ipc.AdoptCommand():
+                return self.standing
+            case ipc.ModeCommand(strategy, mode, for_s):
+                until = None if for_s is None else self._clock.wall_s() + for_s
+                return self.standing.with_mode(ModeOrder(strategy, mode, until))
+            case ipc.ReleaseCommand(scope):
+                return self.standing.with_release(scope)
+            case ipc.ResumeCommand(scope):
+                return self.standing.without_release(scope)
 
     def answered(self, reply: ipc.CommandReply) -> None:
         """The core's reply to one order."""
@@ -94,6 +96,15 @@ class Commands:
         if waiting is not None:
             waiting.reply = reply
             waiting.done.set()
+
+
+def _silence(order: ipc.Order) -> str:
+    """What holds of an order that the core has not answered."""
+    if isinstance(order, ipc.AdoptCommand):
+        then = "list again to see whether it was obeyed"
+    else:
+        then = "the order is stored and holds as soon as it does"
+    return f"the core did not answer within {COMMAND_TIMEOUT_S:.0f} s; {then}"
 
 
 def _refused(what: str) -> ipc.CommandReply:

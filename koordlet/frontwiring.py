@@ -11,6 +11,8 @@ from functools import partial
 import structlog
 
 from koordlet import ipc, logs
+from koordlet.agentwatch import AgentWatch
+from koordlet.api.adopting import Adoptions
 from koordlet.api.ownmetrics import ProcessMetrics
 from koordlet.api.prometheus import MetricsServer
 from koordlet.api.server import ApiServer
@@ -35,8 +37,11 @@ from koordlet.history.recorder import Recorder
 from koordlet.history.store import Limits
 from koordlet.history.writer import HistoryWriter
 from koordlet.host.machine import Machine, open_machine
+from koordlet.host.otheragent import find_other_agent
+from koordlet.leftovers import Found, Witnesses, find_leftovers
 from koordlet.metrics.catalog import Page
 from koordlet.metrics.export import MetricsPage
+from koordlet.model.adoption import RuntimeSpec
 from koordlet.model.readings import Missing
 from koordlet.pods.cri import CriClient
 from koordlet.pods.kubelet import KubeletClient, endpoint_of
@@ -44,7 +49,7 @@ from koordlet.pods.kubeletfacts import KubeletFacts
 from koordlet.pods.specchange import change_spec
 from koordlet.protocol.problem import Problem
 from koordlet.reload import Reloaded
-from koordlet.report import SourceState, SourceStatus, TickReport
+from koordlet.report import NodeView, SourceState, SourceStatus, TickReport
 from koordlet.resexecutor.audit import AuditEvent
 from koordlet.sources import ListSource
 from koordlet.state import StateStore
@@ -96,6 +101,8 @@ class FrontProcess:
             self._kubelet_found,
             self._look_for_runtime,
         )
+        self._agents = AgentWatch(self._other_agent, self._outbox.post)
+        self._kubelet_facts: KubeletFacts | None = None
         history = config.state_dir / "history.db"
         self._history = HistoryWriter(history, _history_limits(config))
         self._recorder = Recorder(clock, self._history.put, tick_s=config.tick_seconds)
@@ -105,6 +112,7 @@ class FrontProcess:
             self._commands,
             self._audit_store.query,
             HistoryReader(history, breathe=partial(time.sleep, HISTORY_BREATH_S)).query,
+            Adoptions(self._leftovers, self._agents.check),
         )
 
     # -- sources ----------------------------------------------------------------------------------
@@ -123,6 +131,7 @@ class FrontProcess:
 
     def _kubelet_found(self, facts: KubeletFacts) -> None:
         """Ask the kubelet that runs here, unless the configuration names one."""
+        self._kubelet_facts = facts
         if configured_kubelet(self._config) is None:
             endpoint = endpoint_of(facts, self._config.node_name)
             self._start_source(KUBELET, endpoint.url, KubeletClient(endpoint))
@@ -159,6 +168,34 @@ class FrontProcess:
         """One change of the runtime's spec; "" on success."""
         return change_spec(self._cri, request.container_id, request.knob, request.value)
 
+    # -- another agent ----------------------------------------------------------------------------
+
+    def _other_agent(self) -> Problem | None:
+        """Another agent at work on this node; nobody is looked for where that is to be ignored."""
+        config, workloads = self._config, self._state.view().workloads
+        if config.other_agent == "ignore":
+            return None
+        pods = () if isinstance(workloads, Missing) else workloads.known_pods()
+        records = (pod.record for pod in pods)
+        return find_other_agent(config.proc_root, str(config.run_dir), records)
+
+    def _leftovers(self, view: NodeView) -> Found:
+        """What another agent left, by a view of the host of this thread's own."""
+        machine = open_machine(self._config.roots, keeps_fds=False)
+        witnesses = Witnesses(self._kubelet_facts, self._spec_of)
+        try:
+            return find_leftovers(
+                self._config, machine.cgroups, view.workloads, view.owned, witnesses
+            )
+        finally:
+            machine.files.close()
+
+    def _spec_of(self, container_id: str) -> RuntimeSpec | Missing:
+        client = self._cri
+        if client is None:
+            return Missing("no container runtime is configured")
+        return client.runtime_spec(container_id)
+
     # -- running ----------------------------------------------------------------------------------
 
     def run(self, signals: Signals) -> int:
@@ -171,7 +208,7 @@ class FrontProcess:
             observe=self._observe,
             spec=self._carry_out,
             relist=self._relist,
-            standing_messages=lambda: [ipc.ConfigUpdate(self._config), *self._files.messages()],
+            standing_messages=self._standing_messages,
         )
         front = Front(self._config.run_dir / "core.sock", self._outbox, loop, self._clock, parts)
 
@@ -186,6 +223,7 @@ class FrontProcess:
         self._audit.start()
         self._history.start()
         self._start_sources()
+        self._agents.start()
         self._api.start()
         metrics_server = self._serve_metrics()
         front.run()
@@ -193,6 +231,10 @@ class FrontProcess:
             metrics_server.stop()
         self._close()
         return 0
+
+    def _standing_messages(self) -> list[object]:
+        """What a core that has just connected is to know, before its first decision."""
+        return [ipc.ConfigUpdate(self._config), self._agents.message(), *self._files.messages()]
 
     def _observe(self, report: TickReport) -> None:
         """Count a report, and put it into the history."""
@@ -276,6 +318,7 @@ class FrontProcess:
     def _close(self) -> None:
         for source in self._sources.values():
             source.stop()
+        self._agents.stop()
         self._files.stop()
         self._api.stop()
         self._recorder.finish()

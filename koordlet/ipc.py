@@ -18,6 +18,7 @@ from typing import Any
 
 from koordlet.config import Config
 from koordlet.model.actions import Mode
+from koordlet.model.adoption import Adoption
 from koordlet.model.knobs import Knob, Value
 from koordlet.model.pods import CgroupDriver, PodRecord
 from koordlet.model.readings import Missing
@@ -150,6 +151,29 @@ class ResumeCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptCommand:
+    """Make known originals the originals of what another agent left: all that was listed for
+    ``scope``.
+    """
+
+    scope: str
+    entries: tuple[Adoption, ...]
+
+
+Order = ModeCommand | ReleaseCommand | ResumeCommand | AdoptCommand
+"""What an operator may order."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherAgentUpdate:
+    """Front to core, at each connection and when it changes: another agent that manages this node
+    now, or None.
+    """
+
+    problem: Problem | None
+
+
+@dataclass(frozen=True, slots=True)
 class StandingUpdate:
     """Front to core, at each connection: the persisted orders."""
 
@@ -163,7 +187,7 @@ class Command:
     """
 
     id: int
-    order: ModeCommand | ReleaseCommand | ResumeCommand
+    order: Order
     uid: int
     standing: Standing
 

@@ -83,6 +83,7 @@ class CoreStatus:
     strategies: tuple[StrategyStatus, ...]
     problems: tuple[Problem, ...]
     waiting_for: tuple[str, ...]  # what the first decision still waits for
+    deferred_writes: int = 0  # of the first plan: so many values wait for a later tick (H14)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class Ticked:
     plan: Plan = field(default_factory=Plan)
     outcomes: tuple[Outcome, ...] = ()
     audit: tuple[AuditEvent, ...] = ()
+    other_agent: Problem | None = None
 
 
 @dataclass(slots=True)
@@ -166,14 +167,16 @@ class Reporter:
             be_roots=parts.observer.seen.be_roots,
             floor_bound=_floor_bound(ticked.proposals),
             strategies=self._strategies(ticked),
-            problems=self._problems(ticked.proposals),
+            problems=self._problems(ticked),
             waiting_for=ticked.waiting_for,
+            deferred_writes=parts.executor.deferred,
         )
 
-    def _problems(self, proposals: Proposals | None) -> tuple[Problem, ...]:
+    def _problems(self, ticked: Ticked) -> tuple[Problem, ...]:
         parts = self._parts
-        decided = () if proposals is None else proposals.problems
-        found = (*parts.problems, *parts.facts.problems, *parts.observer.problems)
+        decided = () if ticked.proposals is None else ticked.proposals.problems
+        other = () if ticked.other_agent is None else (ticked.other_agent,)
+        found = (*other, *parts.problems, *parts.facts.problems, *parts.observer.problems)
         return tuple(dict.fromkeys((*found, *decided, *parts.executor.problems())))
 
     def _strategies(self, ticked: Ticked) -> tuple[StrategyStatus, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from koordlet import ipc
 from koordlet.config import Config
 from koordlet.model.actions import Outcome, Plan, Status, Target
+from koordlet.model.adoption import Adopted
 from koordlet.model.capabilities import Capabilities
 from koordlet.model.pods import Workloads
 from koordlet.model.readings import Missing
@@ -18,6 +19,7 @@ from koordlet.qosmanager.budget import SurgeLine, surge_line
 from koordlet.qosmanager.guard import guard
 from koordlet.qosmanager.registry import Memory, Proposals, decide_all, needs_all
 from koordlet.qosmanager.strategy import NeedsContext
+from koordlet.qosmanager.takeover import hold_adopted, stand_by
 from koordlet.report import TickCause, TickReport
 from koordlet.reporter import Reporter, Ticked
 from koordlet.resexecutor.audit import AuditEvent
@@ -31,9 +33,11 @@ USE_WINDOW_S = 0.95  # "the last second" of 5 Hz samples, less their jitter
 PROBE_EVERY_S = 60.0
 
 
-def order_text(order: ipc.ModeCommand | ipc.ReleaseCommand | ipc.ResumeCommand) -> str:
+def order_text(order: ipc.Order) -> str:
     """An operator's order as they gave it."""
     match order:
+        case ipc.AdoptCommand(scope, entries):
+            return f"adopt {scope}, {len(entries)} files"
         case ipc.ReleaseCommand(scope):
             return f"release {scope}"
         case ipc.ResumeCommand(scope):
@@ -57,6 +61,7 @@ class _Now:
     waiting_for: tuple[str, ...] = ("the first tick",)
     sampled: bool = False
     needs_failed: tuple[Problem, ...] = ()
+    other_agent: Problem | None = None
 
 
 class Tick:
@@ -125,6 +130,16 @@ class Tick:
         if outcome is not None:
             self._now.late_outcomes.append(outcome)
 
+    def hear_of_agent(self, problem: Problem | None) -> bool:
+        """Another agent manages this node now, or none does; True where that is news."""
+        is_news = problem != self._now.other_agent
+        self._now.other_agent = problem
+        return is_news
+
+    def adopt(self, order: ipc.AdoptCommand) -> tuple[Adopted, ...]:
+        """Journal known originals; what no strategy asks for is given back by the next tick."""
+        return self._parts.executor.adopt(order.entries, self._parts.clock.now_s())
+
     def note_order(self, command: ipc.Command) -> None:
         """Put an operator's order into the audit trail."""
         event = AuditEvent(
@@ -170,6 +185,7 @@ class Tick:
             plan=plan,
             outcomes=(*outcomes, *self._take_late()),
             audit=self._take_audit(),
+            other_agent=self._now.other_agent,
         )
         return self._reporter.report(ticked, whole=whole)
 
@@ -240,6 +256,9 @@ class Tick:
         )
         self._now.memory = proposals.memory
         self.surge_line = surge_line(snapshot)
+        if self._now.other_agent is not None:
+            proposals = stand_by(proposals, snapshot, self._now.other_agent.what)
+        proposals = hold_adopted(proposals, snapshot)
         return replace(proposals, problems=(*self._now.needs_failed, *proposals.problems))
 
     def _slo(self, cpu: CpuUse | Missing) -> NodeSlo | Missing:

@@ -84,10 +84,11 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All leftovers, parents first, and how many files were compared."""
+    """All leftovers, parents first; how many files were compared, in which cgroups."""
 
     leftovers: tuple[Leftover, ...]
     compared: int
+    paths: tuple[CgroupPath, ...]
 
 
 def survey(
@@ -193,7 +194,7 @@ class _Comparison:
     def run(self, found: tuple[Place, ...]) -> Survey:
         leftovers = [leftover for place in found for leftover in self._of(place)]
         leftovers.sort(key=lambda each: (each.place.path, _ORDER[each.knob]))
-        return Survey(tuple(leftovers), self._compared)
+        return Survey(tuple(leftovers), self._compared, tuple(place.path for place in found))
 
     def _of(self, place: Place) -> Iterator[Leftover]:
         if place.level is Level.NESTED:

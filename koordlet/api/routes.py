@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from koordlet import ipc
-from koordlet.api import ranges
+from koordlet.api import adopting, ranges
 from koordlet.api.views.audit import audit_data
 from koordlet.api.views.common import Envelope, envelope
 from koordlet.api.views.doctor import doctor_data
@@ -42,13 +42,11 @@ AUDIT_LIMIT_MAX = 10_000
 FOR_MAX_S = 366 * 86_400
 _END_OF_TIME_S = 253_402_300_800  # the year 10000
 
-AnyCommand = ipc.ModeCommand | ipc.ReleaseCommand | ipc.ResumeCommand
-
 
 class Commands(Protocol):
     """Carries an operator's order to the core; blocks up to 10 s for its answer."""
 
-    def send(self, order: AnyCommand, uid: int) -> ipc.CommandReply: ...
+    def send(self, order: ipc.Order, uid: int) -> ipc.CommandReply: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +57,7 @@ class Backend:
     commands: Commands
     audit: Callable[[AuditQuery], tuple[AuditEvent, ...]]
     history: Callable[[RangeQuery], RangeAnswer]
+    adoptions: adopting.Adoptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,8 +378,18 @@ def _for_s(body: dict[str, Any]) -> float | None:
     return float(for_s)
 
 
+def _adopt(view: NodeView, body: dict[str, Any], uid: int, backend: Backend) -> Said:
+    desk = backend.adoptions
+    if body.get("dry_run", False):
+        data, problems = adopting.listed(view, desk, body.get("scope", ""))
+    else:
+        data, problems = adopting.ordered(view, desk, body, uid, backend.commands)
+    return "adopt", data, problems
+
+
 ORDERS: Mapping[str, tuple[Mapping[str, type | UnionType], Order]] = {
     "release": ({"scope": str, "dry_run": bool}, _release),
     "resume": ({"scope": str}, _resume),
     "mode": ({"strategy": str, "mode": str, "for_s": int | float}, _mode),
+    "adopt": ({"scope": str, "dry_run": bool, "list": str, "force": bool}, _adopt),
 }

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from koordlet import ipc
+from koordlet.api.adopting import Adoptions
 from koordlet.api.bounded import BoundedServer
 from koordlet.api.routes import BODY_LIMIT_BYTES, Answer, Backend, Commands, Request, answer
 from koordlet.api.views.common import envelope
@@ -49,9 +50,10 @@ class ApiServer:
         commands: Commands,
         audit: Callable[[AuditQuery], tuple[AuditEvent, ...]],
         history: Callable[[RangeQuery], RangeAnswer],
+        adoptions: Adoptions,
     ) -> None:
         self._path = socket_path
-        self._backend = Backend(view, commands, audit, history)
+        self._backend = Backend(view, commands, audit, history, adoptions)
         self._lock_fd = -1
         self._server: _UnixServer | None = None
         self._thread: threading.Thread | None = None

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 
+from koordlet.model.pods import PodRecord
 from koordlet.protocol.problem import Problem
 
 OTHER_AGENT = "other-agent"
 """Code of the problem."""
 
 KOORDINATOR_SOCKETS = ("/run/koordlet/koordlet.sock", "/var/run/koordlet/koordlet.sock")
+KOORDINATOR_POD = ("koord-app", "koordlet")
+"""The label of its DaemonSet's pods."""
+
 _PROCESS_NAME = "koordlet"
 _CONNECT_S = 0.5
 
 
-def find_other_agent(proc_root: str, own_run_dir: str) -> Problem | None:
-    """Koordinator's own node agent, by its process or its answering hook socket; else None."""
+def find_other_agent(
+    proc_root: str, own_run_dir: str, pods: Iterable[PodRecord] = ()
+) -> Problem | None:
+    """Koordinator's own node agent, by its process, its answering hook socket or its pod among
+    ``pods``; else None.
+    """
     process = _process(Path(proc_root))
     if process is not None:
         return _problem(f"process {process}", f"Koordinator's koordlet runs as process {process}")
+    own = Path(own_run_dir).resolve()
     for path in KOORDINATOR_SOCKETS:
-        if not path.startswith(own_run_dir + "/") and _answers(path):
+        if Path(path).resolve().parent != own and _answers(path):
             return _problem(path, "Koordinator's koordlet answers on its hook socket")
+    label, value = KOORDINATOR_POD
+    for pod in pods:
+        if pod.labels.get(label) == value and pod.running and not pod.terminating:
+            name = f"{pod.namespace}/{pod.name}"
+            return _problem(f"pod {name}", f"Koordinator's koordlet runs as pod {name}")
     return None
 
 
@@ -32,7 +47,8 @@ def _problem(where: str, what: str) -> Problem:
         where,
         what,
         limit="one agent may write a node's cgroups",
-        remedy="stop it (or remove its DaemonSet pod from this node), then start koordlet",
+        remedy="stop it (or remove its DaemonSet pod from this node), then start koordlet and take"
+        " over what it left with koordletctl adopt; or set otherAgent to ignore",
     )
 
 

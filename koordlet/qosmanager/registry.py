@@ -39,7 +39,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class StrategyReport:
-    """What one strategy did in this tick. ``would`` is set in observe mode only.
+    """What one strategy did in this tick. ``would`` is set where nothing of it is written: in
+    observe mode, and while another agent manages the node.
 
     ``hold_why`` is set while it holds all that it owns, ``hold_age_s`` for how long.
     """
