@@ -22,7 +22,7 @@ from tests.support.ground import RESULTS
 REPO = Path(__file__).resolve().parents[2]
 PACKAGES = ("busybox-static", "containerd", "iproute2", "runc", "strace")
 SOFT_LIMIT_S = 20 * 60
-_TYPED = ("koordlet", "tests/support", "tests/benchmarks", "tests/conftest.py")
+_TYPED = ("koordlet", "runtimeproxy", "tests/support", "tests/benchmarks", "tests/conftest.py")
 
 
 @dataclass(frozen=True)

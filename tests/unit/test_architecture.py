@@ -25,7 +25,7 @@ def test_imports_keep_the_dependency_direction() -> None:
 
 def test_every_hazard_that_code_or_tests_name_is_told_in_the_docs() -> None:
     told = set(re.findall(r"^\| H(\d+) \|", (REPO / "docs/hazards.md").read_text(), re.MULTILINE))
-    for folder in ("koordlet", "tests"):
+    for folder in ("koordlet", "runtimeproxy", "tests"):
         for source in (REPO / folder).rglob("*.py"):
             named = re.findall(r"(?<![A-Za-z0-9])H(\d{1,2})(?![0-9])", source.read_text())
             assert {str(int(number)) for number in named} <= told, source
@@ -34,10 +34,11 @@ def test_every_hazard_that_code_or_tests_name_is_told_in_the_docs() -> None:
 def test_every_package_of_the_source_tree_is_installed() -> None:
     config = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = config["tool"]["setuptools"]["packages"]["find"]["include"]
-    assert patterns == ["koordlet*", "koordpb*"]
+    assert patterns == ["koordlet*", "koordpb*", "runtimeproxy*"]
     without = [
         str(source.parent.relative_to(REPO))
-        for source in (REPO / "koordlet").rglob("*.py")
+        for folder in ("koordlet", "runtimeproxy")
+        for source in (REPO / folder).rglob("*.py")
         if not (source.parent / "__init__.py").exists()
     ]
     assert not without, f"no __init__.py, so left out of the wheel: {sorted(set(without))}"

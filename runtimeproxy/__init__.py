@@ -1,0 +1,1 @@
+"""A CRI proxy between kubelet and runtime that kubelet cannot tell from the runtime."""

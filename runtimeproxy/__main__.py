@@ -1,0 +1,5 @@
+"""``python -m runtimeproxy`` is ``koord-runtimeproxy``."""
+
+from runtimeproxy.cli import main
+
+main()

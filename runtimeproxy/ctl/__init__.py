@@ -1,0 +1,1 @@
+"""The commands of ``koord-runtimeproxy`` that are not the daemon."""

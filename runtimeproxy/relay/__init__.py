@@ -1,0 +1,1 @@
+"""Calls between the clients of our socket and the runtime behind it."""
