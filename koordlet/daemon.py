@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 
 from koordlet import logs
-from koordlet.clock import Clock, SystemClock
+from koordlet.clock import SystemClock
 from koordlet.config import Config, load_config
 from koordlet.host.machine import Machine, open_machine
 from koordlet.host.otheragent import find_other_agent

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.config import Config, load_config
-from koordlet.protocol.problem import Problem, RefusedError
+from koordlet.config import Config, load_config, salvage_config
+from koordlet.protocol.problem import Problem, RefusedError, Severity
 
 
 @pytest.fixture
@@ -70,6 +70,7 @@ auditRetentionDays: 3
 historyRetentionDays: 30
 historyMaxMiB: 128
 ownCgroup: /koord.slice/koordlet.service
+onSigterm: leave
 logLevel: debug
 logFormat: json
 extensions: [a, b]
@@ -265,3 +266,22 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_config_crosses_a_process_boundary(path: Path) -> None:
     config = from_file(path, "dryRun: true")
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+# -- for an undo ----------------------------------------------------------------------------------
+
+
+def test_H16_an_undo_does_without_a_file_that_is_refused(path: Path) -> None:
+    path.write_text("runDir: [")
+    path.chmod(0o644)
+    config, faults = salvage_config(["--state-dir", "/s"], default_file=path)
+    assert (config.run_dir, config.state_dir) == (Path("/run/koordlet"), Path("/s"))
+    assert [fault.severity for fault in faults] == [Severity.WARNING]
+
+
+def test_an_undo_refuses_wrong_options_and_reads_a_good_file(path: Path) -> None:
+    path.write_text("runDir: /r")
+    path.chmod(0o644)
+    assert salvage_config([], default_file=path)[0].run_dir == Path("/r")
+    with pytest.raises(RefusedError):
+        salvage_config(["--run-dir", "r"], default_file=path)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import structlog
 
 from koordlet import ipc
 from koordlet.config import Config
@@ -24,6 +25,7 @@ from koordlet.qosmanager.budget import SurgeLine
 from koordlet.report import TickCause
 from koordlet.snapshot import CpuUse
 from koordlet.standing import ModeOrder, Standing
+from koordlet.supervisor import STOP_LEAVING
 
 START_S = 100.0
 SPEC_ANSWER_S = 5.0
@@ -496,6 +498,46 @@ def test_requests_to_the_runtime_leave_with_the_tick() -> None:
     assert rig.link.of(ipc.SpecRequest) == [request]
 
 
+# -- the service manager --------------------------------------------------------------------------
+
+
+def test_each_tick_ends_with_a_word_and_a_stuck_one_says_none() -> None:
+    rig = Rig()
+    rig.link.takes = False
+    rig.loop.at(1.5, lambda: setattr(rig.link, "takes", True))
+    rig.loop.at(2.5, lambda: setattr(rig.tick, "duration_s", 100.0))
+    rig.run(3.5)
+    assert rig.ticks() == [0.0, 1.0, 2.0, 3.0]
+    assert rig.heartbeat.beats[:3] == [("tick 1", False), ("tick 2", False), ("tick 3", True)]
+
+
+# -- a reload -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def logs_as_before() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def test_a_reload_takes_new_periods_from_now_on(logs_as_before: None) -> None:
+    rig = Rig(tick_seconds=10.0, hot_sample_seconds=5.0)
+    config = Config(run_dir=Path("/nowhere"), tick_seconds=0.5, hot_sample_seconds=0.1)
+    rig.loop.at(1.25, lambda: rig.handle(ipc.ConfigUpdate(config)))
+    rig.run(2.3)
+    assert rig.ticks() == [0.0, 1.25, 1.75, 2.25]
+    assert len(rig.hot.sampled) == 1 + 11
+    assert rig.heartbeat.paces == [0.5]
+    assert rig.tick.done[0] == "reconfigured"
+
+
+def test_the_configuration_of_a_front_that_connects_again_changes_nothing() -> None:
+    rig = Rig()
+    rig.loop.at(1.25, lambda: rig.handle(ipc.ConfigUpdate(Config(run_dir=Path("/nowhere")))))
+    rig.run(2.3)
+    assert rig.ticks() == [0.0, 1.0, 2.0]
+
+
 # -- signals and the end --------------------------------------------------------------------------
 
 
@@ -514,6 +556,17 @@ def test_a_stop_restores_tells_and_closes() -> None:
     assert [report.number for report in rig.link.of(Report)][-2:] == [-1, -2]
     assert rig.link.closed
     assert rig.pressure.closed
+    assert rig.loop.at_s == START_S + 1.5
+
+
+def test_H16_a_stop_that_leaves_restores_nothing_and_ends_well() -> None:
+    rig = Rig()
+    rig.tick.nothing_owned = False
+    rig.tick.pending = True
+    assert rig.run(1.5, stop=STOP_LEAVING) == 0
+    assert rig.tick.done == ["left"]
+    assert rig.link.of(Report)[-1].number == -3
+    assert rig.link.closed
     assert rig.loop.at_s == START_S + 1.5
 
 

@@ -8,10 +8,11 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from koordlet.clock import SystemClock
 from koordlet.protocol.problem import Problem, RefusedError
-from koordlet.supervisor import Child, Signals, Supervisor
+from koordlet.supervisor import LEAVES_ON_SIGTERM, STOP_LEAVING, Child, Signals, Supervisor
 from tests.support.waiting import until
 
 ChildRun = Callable[[Signals], int]
@@ -32,6 +33,9 @@ def _until_stopped(mark: Path, code: int = 0, slow_start_s: float = 0.0) -> Chil
             came = signals.take()
             if signal.SIGHUP in came:
                 note("reload")
+            if STOP_LEAVING in came:
+                note("leave")
+                return code
             if signal.SIGTERM in came:
                 note("stop")
                 return code
@@ -49,12 +53,12 @@ def _starts(mark: Path) -> list[int]:
     return [int(line.split()[1]) for line in mark.read_text().splitlines() if "start" in line]
 
 
-def _fork_supervisor(children: tuple[Child, ...]) -> int:
+def _fork_supervisor(children: tuple[Child, ...], **options: Any) -> int:
     pid = os.fork()
     if pid == 0:
         code = 99
         try:
-            code = Supervisor(children, SystemClock()).run()
+            code = Supervisor(children, SystemClock(), **options).run()
         finally:
             os._exit(code)
     return pid
@@ -129,6 +133,34 @@ def test_SIGHUP_reaches_every_child_and_SIGINT_stops_them(tmp_path: Path) -> Non
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert core.read_text().endswith("stop\n")
+
+
+def test_H16_a_service_manager_SIGTERM_leaves_and_SIGINT_restores(tmp_path: Path) -> None:
+    for number, word in ((signal.SIGTERM, "leave"), (signal.SIGINT, "stop")):
+        mark = tmp_path / word
+        child = Child("core", _until_stopped(mark), stop_s=5)
+        pid = _fork_supervisor((child,), stops=LEAVES_ON_SIGTERM)
+        _wait(lambda mark=mark: len(_starts(mark)) == 1)
+        os.kill(pid, number)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert mark.read_text().endswith(f"{word}\n")
+
+
+def test_a_reload_comes_before_the_children_hear_of_it(tmp_path: Path) -> None:
+    mark = tmp_path / "core"
+
+    def reload() -> None:
+        with mark.open("a") as file:
+            file.write("read again\n")
+
+    pid = _fork_supervisor((Child("core", _until_stopped(mark), stop_s=5),), reload=reload)
+    _wait(lambda: len(_starts(mark)) == 1)
+    os.kill(pid, signal.SIGHUP)
+    _wait(lambda: "reload" in mark.read_text())
+    os.kill(pid, signal.SIGTERM)
+    os.waitpid(pid, 0)
+    assert mark.read_text().splitlines()[1:] == ["read again", "reload", "stop"]
 
 
 def test_a_child_that_does_not_stop_in_time_is_killed_and_counts_as_failed(
