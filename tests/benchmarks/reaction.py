@@ -27,6 +27,7 @@ from tests.benchmarks import common
 from tests.benchmarks.common import Bench, CannotMeasureError, quantile
 from tests.benchmarks.usage import OwnCgroup
 from tests.support import machine
+from tests.support.cgroot import parse_quota
 from tests.support.fakenode import TIERS, FakeNode
 from tests.support.koordletd import Koordlet
 from tests.support.load import Burner
@@ -68,7 +69,7 @@ def measure(bench: Bench) -> None:
     if why_not := machine.why_no_kernel_tests():
         raise CannotMeasureError(why_not)
     with _world(bench) as (node, koordlet):
-        quota = node.root.dir(TIERS["BE"]) / "cpu.cfs_quota_us"
+        quota = node.root.dir(TIERS["BE"]) / node.root.quota_file
         service = node.burner(_only_container(node, "service"), QUIET_CORES)
         for _ in range(2):
             node.burner(_only_container(node, "batch"), BUSY_CORES)
@@ -108,7 +109,7 @@ def _only_container(node: FakeNode, name: str) -> str:
 
 
 def _read(quota: Path) -> int:
-    return int(quota.read_text())
+    return parse_quota(quota.read_text())
 
 
 def _step(bench: Bench, service: Burner, quota: Path, number: int) -> Step:
@@ -148,7 +149,7 @@ def _poll(quota: Path, end_s: float) -> list[tuple[float, int]]:
     fd = os.open(quota, os.O_RDONLY)
     try:
         while (now_s := time.monotonic()) < end_s:
-            value = int(os.pread(fd, 32, 0))
+            value = parse_quota(os.pread(fd, 32, 0).decode())
             if not seen or seen[-1][1] != value:
                 seen.append((now_s, value))
             time.sleep(POLL_S)
@@ -209,7 +210,7 @@ def _limited(bench: Bench, node: FakeNode, koordlet: Koordlet) -> float:
     """Early ticks a minute while an LS pod is throttled by its own limit, and by nothing else."""
     bench.log(f"an LS pod at its own limit for {bench.options.limited:.0f} s")
     pod = next(pod for pod in node.pods if pod.record.name == "limited")
-    node.root.write(pod.cgroup, "cpu.cfs_quota_us", str(LIMIT_QUOTA_US))
+    node.root.set_quota_us(pod.cgroup, LIMIT_QUOTA_US)
     for _ in range(2):
         node.burner(_only_container(node, "limited"), BUSY_CORES)
     time.sleep(5.0)  # the start of the load itself is a surge

@@ -19,7 +19,7 @@ KIB = 1024
 class OwnCgroup:
     """A cgroup of the daemon's own in the memory and cpuacct hierarchies.
 
-    It is in no cpu cgroup: there it stays among the machine's other services.
+    On v1 it is in no cpu cgroup: there it stays among the machine's other services.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class OwnCgroup:
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        return (self._root.dir("", "memory"), self.cpuacct)
+        return tuple({self._root.dir("", "memory"), self.cpuacct})
 
     @property
     def cpuacct(self) -> Path:
@@ -40,7 +40,8 @@ class OwnCgroup:
 
     def memory_mib(self) -> float:
         """All memory charged to it, the kernel's own included."""
-        return int(self._root.read("", "memory.usage_in_bytes", "memory")) / MIB
+        name = "memory.usage_in_bytes" if self._root.version == 1 else "memory.current"
+        return int(self._root.read("", name, "memory")) / MIB
 
     def __enter__(self) -> OwnCgroup:
         self._root.__enter__()

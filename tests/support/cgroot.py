@@ -61,6 +61,12 @@ def version() -> int:
     return 1 if "cpu" in hierarchies() else 2
 
 
+def parse_quota(text: str) -> int:
+    """Microseconds in the text of cpu.cfs_quota_us or cpu.max; -1 is none."""
+    quota = text.split()[0]
+    return -1 if quota == "max" else int(quota)
+
+
 class CgroupRoot:
     """One test's own subtree, called ``root`` (``/koordtest-...``) inside every hierarchy."""
 
@@ -142,19 +148,18 @@ class CgroupRoot:
 
     # -- settings, whatever the version ---------------------------------------------------------
 
+    @property
+    def quota_file(self) -> str:
+        return "cpu.cfs_quota_us" if self.version == 1 else "cpu.max"
+
     def quota_us(self, path: str) -> int:
         """The cfs quota in microseconds; -1 is none."""
-        if self.version == 1:
-            return int(self.read(path, "cpu.cfs_quota_us"))
-        quota = self.read(path, "cpu.max").split()[0]
-        return -1 if quota == "max" else int(quota)
+        return parse_quota(self.read(path, self.quota_file))
 
     def set_quota_us(self, path: str, quota_us: int) -> None:
         """Set the quota, the period stays; -1 is none."""
-        if self.version == 1:
-            self.write(path, "cpu.cfs_quota_us", str(quota_us))
-        else:
-            self.write(path, "cpu.max", "max" if quota_us < 0 else str(quota_us))
+        unlimited = self.version == 2 and quota_us < 0
+        self.write(path, self.quota_file, "max" if unlimited else str(quota_us))
 
     def set_burst_us(self, path: str, burst_us: int) -> None:
         self.write(
