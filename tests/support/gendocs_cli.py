@@ -24,7 +24,7 @@ Generated from the program; change it there and run `make docs`.
 
 Asks koordlet what it sees, does and why, gives it orders, and undoes what it did. It talks to
 `api.sock` in koordlet's run directory, which is root's alone. `doctor`, `plan`, `slo check`,
-`slo defaults` and `rollback` also work where no daemon runs.
+`slo defaults`, `rollback` and, by what a daemon left, `metrics` also work where none runs.
 """
 
 EXIT_MEANINGS = {
@@ -56,6 +56,9 @@ API = """\
 The same answers come over HTTP from `api.sock`, e.g.
 `curl --unix-socket /run/koordlet/api.sock http://koordlet/v1/status`. Peers other than root and
 koordlet's own uid are not served.
+
+`GET /v1/metrics` without parameters gives the newest readings, with any a range of the history:
+times in seconds since the epoch, `series` and `percentiles` as lists parted by commas.
 
 | request | parameters or fields |
 |---|---|
