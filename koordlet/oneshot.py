@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
+from koordlet.api.adopting import Adoptions
 from koordlet.clock import SystemClock
 from koordlet.config import Config
 from koordlet.corewiring import observer_of, tick_parts
@@ -13,13 +15,21 @@ from koordlet.filesources import FileSources
 from koordlet.front import PodLists
 from koordlet.frontstate import FrontState
 from koordlet.host.machine import Machine, open_machine
+from koordlet.host.otheragent import find_other_agent
+from koordlet.leftovers import Witnesses, find_leftovers
 from koordlet.metrics.hot import HotSampler
+from koordlet.model.actions import Owned
+from koordlet.model.pods import PodRecord
+from koordlet.model.readings import Missing
 from koordlet.observer import Observer, Word
 from koordlet.pods.cri import CriClient
 from koordlet.pods.kubelet import KubeletClient, endpoint_of
 from koordlet.pods.kubeletfacts import KubeletFacts
 from koordlet.pods.source import SourceError
 from koordlet.report import NodeView, SourceState, SourceStatus, TickCause
+from koordlet.resexecutor.journal import Journal, JournalError, journal_path
+from koordlet.resexecutor.ledger import Ledger
+from koordlet.resexecutor.unitlink import greet, unit_thread
 from koordlet.standing import Standing
 from koordlet.state import StateStore, load_standing
 from koordlet.tick import Tick
@@ -35,6 +45,11 @@ def look(config: Config, *, samples_s: float = SAMPLES_S) -> NodeView:
     return _Look(replace(config, dry_run=True)).take(samples_s)
 
 
+def survey(config: Config, *, samples_s: float = SAMPLES_S) -> tuple[NodeView, Adoptions]:
+    """The view, and a desk that lists what another agent left on this host; both taken now."""
+    return _Look(replace(config, dry_run=True)).surveyed(samples_s)
+
+
 class _Look:
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -42,7 +57,11 @@ class _Look:
         self._machine: Machine = open_machine(config.roots, keeps_fds=False)
         self._observer: Observer = observer_of(self._machine)
         self._hot = HotSampler(self._machine.cgroups, online_cpus=self._machine.possible_cpus)
-        parts = tick_parts(config, self._clock, self._machine, self._observer, self._hot, None)
+        units = unit_thread(self._machine)
+        greet(units)
+        parts = tick_parts(
+            config, self._clock, self._machine, self._observer, self._hot, None, units
+        )
         self._tick = Tick(parts)
         self._state = FrontState(config, self._machine.cgroups, self._clock)
         self._pods = PodLists(self._clock, self._take)
@@ -52,8 +71,52 @@ class _Look:
         try:
             return self._taken(samples_s)
         finally:
-            self._observer.close()
-            self._machine.files.close()
+            self._close()
+
+    def surveyed(self, samples_s: float) -> tuple[NodeView, Adoptions]:
+        """What an earlier daemon journaled counts as governed: a rollback restores it."""
+        client = self._client()
+        spec_of = _spec_untold if client is None else client.runtime_spec
+        try:
+            view = replace(self._taken(samples_s), owned=self._journaled())
+            found = find_leftovers(
+                self._config,
+                self._machine.cgroups,
+                view.workloads,
+                view.owned,
+                Witnesses(self._kubelet, spec_of),
+            )
+        finally:
+            self._close()
+            if client is not None:
+                client.close()
+        agent = find_other_agent(self._config.proc_root, str(self._config.run_dir), _pods(view))
+        return view, Adoptions(lambda view: found, lambda: agent)
+
+    def _close(self) -> None:
+        self._observer.close()
+        self._machine.files.close()
+
+    def _journaled(self) -> tuple[Owned, ...]:
+        path = journal_path(self._config.run_dir)
+        if not path.exists():
+            return ()
+        try:
+            journal = Journal.read_only(path, boot_id=self._machine.boot_id)
+        except JournalError:
+            return ()
+        try:
+            ledger = Ledger(self._machine.cgroups, journal, read_only=True)
+            ledger.load()
+        except JournalError:
+            return ()
+        finally:
+            journal.close()
+        return tuple(ledger.owned().values())
+
+    def _client(self) -> CriClient | None:
+        endpoint = find_runtime(self._config)
+        return None if endpoint is None else CriClient(endpoint)
 
     def _taken(self, samples_s: float) -> NodeView:
         self._tick.standing = self._standing()
@@ -132,3 +195,13 @@ class _Look:
     def _take(self, message: object) -> None:
         if isinstance(message, Word):
             self._observer.hear(message, self._clock.now_s())
+
+
+def _spec_untold(container_id: str) -> Missing:
+    return Missing("no container runtime's socket on this host")
+
+
+def _pods(view: NodeView) -> Iterator[PodRecord]:
+    if not isinstance(view.workloads, Missing):
+        for pod in view.workloads.known_pods():
+            yield pod.record

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from koordlet.ctl import asking, undoing
+from koordlet.ctl.adopting import adopt
 from koordlet.ctl.given import duration_s, moment_text, real_path
 from koordlet.ctl.measured import metrics, top
 from koordlet.ctl.options import DOCUMENTS, Common, before_command, with_common
@@ -28,7 +29,7 @@ EXIT_CODES = """\
 Exit codes: 0 done; 1 failed; 2 bad usage or input; 3 needs the daemon, and it does not answer;
 4 done, but something is not as wanted (doctor: a capability that the NodeSLO in force needs is
 missing, or another agent manages this node; slo check: warnings; rollback, release: a file left
-because it holds a foreign value)."""
+because it holds a foreign value; adopt: something another agent left is still there)."""
 
 
 class Shell(Enum):
@@ -296,6 +297,7 @@ COMMANDS: Mapping[str, Command] = {
     "release": release,
     "resume": resume,
     "rollback": rollback,
+    "adopt": adopt,
 }
 FORMS: Mapping[str, frozenset[Output]] = {
     "metrics": frozenset(Output),

@@ -12,9 +12,12 @@ from typing import Any
 from typer.testing import CliRunner
 
 from koordlet import ipc
+from koordlet.api.adopting import Adoptions
 from koordlet.api.server import ApiServer
 from koordlet.ctl.app import build
 from koordlet.history.query import RangeAnswer, RangeQuery
+from koordlet.leftovers import Found
+from koordlet.protocol.problem import Problem
 from koordlet.resexecutor.audit import AuditEvent, AuditQuery
 from tests.support import views
 
@@ -49,10 +52,10 @@ class PaperDaemon:
         self.queries: list[AuditQuery] = []
         self.ranges: list[RangeQuery] = []
         self.events: tuple[AuditEvent, ...] = ()
+        self.leftovers = Found()
+        self.other_agent: Problem | None = None
 
-    def send(
-        self, order: ipc.ModeCommand | ipc.ReleaseCommand | ipc.ResumeCommand, uid: int
-    ) -> ipc.CommandReply:
+    def send(self, order: ipc.Order, uid: int) -> ipc.CommandReply:
         self.orders.append(order)
         return self.reply
 
@@ -74,7 +77,12 @@ def paper_daemon(run_dir: Path) -> Iterator[PaperDaemon]:
     """A daemon that answers below ``run_dir`` while the block runs."""
     daemon = PaperDaemon(run_dir)
     server = ApiServer(
-        run_dir / "api.sock", lambda: daemon.view, daemon, daemon.audit, daemon.history
+        run_dir / "api.sock",
+        lambda: daemon.view,
+        daemon,
+        daemon.audit,
+        daemon.history,
+        Adoptions(lambda view: daemon.leftovers, lambda: daemon.other_agent),
     )
     server.start()
     try:

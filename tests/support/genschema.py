@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
 
+from koordlet.api.views.adopt import AdoptData
 from koordlet.api.views.audit import AuditData
 from koordlet.api.views.common import SCHEMA_VERSION, Envelope
 from koordlet.api.views.doctor import DoctorData
@@ -34,6 +35,7 @@ FOLDER = REPO / "docs" / "schema"
 DRAFT = "http://json-schema.org/draft-07/schema#"
 
 COMMANDS: Mapping[str, type | None] = {
+    "adopt": AdoptData,
     "audit": AuditData,
     "doctor": DoctorData,
     "error": None,

@@ -19,10 +19,12 @@ from structlog.testing import capture_logs
 
 from koordlet import ipc
 from koordlet.api import server as server_module
+from koordlet.api.adopting import Adoptions
 from koordlet.api.client import AnswerError, Client, UnreachableError
 from koordlet.api.routes import BODY_LIMIT_BYTES, Backend, Request, answer
 from koordlet.api.server import ApiServer, SocketTakenError
 from koordlet.history.query import RangeAnswer, RangeQuery
+from koordlet.leftovers import Found
 from koordlet.model.actions import Mode, Outcome, Status
 from koordlet.protocol.problem import Problem
 from koordlet.report import NodeView
@@ -37,9 +39,7 @@ class FakeCommands:
         self.orders: list[tuple[object, int]] = []
         self.reply = reply or ipc.CommandReply(1)
 
-    def send(
-        self, order: ipc.ModeCommand | ipc.ReleaseCommand | ipc.ResumeCommand, uid: int
-    ) -> ipc.CommandReply:
+    def send(self, order: ipc.Order, uid: int) -> ipc.CommandReply:
         self.orders.append((order, uid))
         return self.reply
 
@@ -77,7 +77,15 @@ class Asked:
         self.audit = FakeAudit()
         shown = view or views.node_view()
         self.history = FakeHistory()
-        self.backend = Backend(lambda: shown, self.commands, self.audit.query, self.history.query)
+        self.leftovers = Found()
+        self.other_agent: Problem | None = None
+        self.backend = Backend(
+            lambda: shown,
+            self.commands,
+            self.audit.query,
+            self.history.query,
+            Adoptions(lambda view: self.leftovers, lambda: self.other_agent),
+        )
 
     def get(self, target: str) -> tuple[HTTPStatus, Any]:
         said = answer(Request("GET", target, b"", 0), self.backend)
@@ -268,7 +276,12 @@ class Served:
         self.asked = Asked()
         backend = self.asked.backend
         self.server = ApiServer(
-            path, backend.view, backend.commands, backend.audit, backend.history
+            path,
+            backend.view,
+            backend.commands,
+            backend.audit,
+            backend.history,
+            backend.adoptions,
         )
         self.client = Client(path, timeout_s=5.0)
 

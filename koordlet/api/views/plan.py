@@ -15,12 +15,14 @@ class PlanData(TypedDict):
     """Every file that the plan names, with its state, the reason and the numbers behind it.
 
     ``decided`` is unknown before the first decision. ``dry_run`` is true where nothing is ever
-    written; the files then are what would be written now.
+    written; the files then are what would be written now. ``deferred_writes`` counts the files that
+    wait for a later tick, since a start writes so many at once.
     """
 
     decided: bool | Unknown
     dry_run: bool | Unknown
     waiting_for: list[str]
+    deferred_writes: int
     released: list[str]
     strategies: list[StrategyData]
     settings: list[SettingData]
@@ -34,6 +36,7 @@ def plan_data(view: NodeView) -> PlanData:
         "decided": True if isinstance(view.plan, Plan) else unknown(view.plan),
         "dry_run": core.dry_run if isinstance(core, CoreStatus) else unknown(core),
         "waiting_for": list(core.waiting_for) if isinstance(core, CoreStatus) else [],
+        "deferred_writes": core.deferred_writes if isinstance(core, CoreStatus) else 0,
         "released": list(core.released) if isinstance(core, CoreStatus) else [],
         "strategies": [strategy_data(strategy) for strategy in strategies(view)] if running else [],
         "settings": [

@@ -52,7 +52,8 @@ class SettingData(TypedDict):
     """One kernel file that koordlet writes, holds, restores or would write.
 
     ``value`` is what is wanted now in ``unit`` (unlimited is null); ``original``, ``last_written``
-    and ``present`` are texts as the file holds them. ``age_s`` counts from the first write.
+    and ``present`` are texts as the file holds them. ``original_source`` says who told an original
+    that was adopted; "" is the file itself, before the first write. ``age_s`` counts from that.
     """
 
     file: str | Unknown
@@ -64,6 +65,7 @@ class SettingData(TypedDict):
     channel: str
     value: int | str | Unknown | None
     original: str | Unknown
+    original_source: str
     last_written: str | Unknown
     present: str | Unknown
     age_s: float | Unknown
@@ -140,6 +142,7 @@ def setting_data(view: NodeView, key: Target, setting: Setting) -> SettingData:
         "channel": _channel(owned or wanted or setting.restore).value,
         "value": value_data(wanted.value) if wanted else unknown("no value is wanted here now"),
         "original": owned.original if owned else unknown("nothing was journaled"),
+        "original_source": owned.source if owned else "",
         "last_written": owned.last_written if owned else unknown("nothing was written"),
         "present": present_text(setting),
         "age_s": _age_s(view, owned),

@@ -100,7 +100,7 @@ class HeldData(TypedDict):
 
 class StatusData(TypedDict):
     """``budget`` is the calculation of what BE work may use, in its order; empty where no
-    strategy calculates one.
+    strategy calculates one. ``deferred_writes`` counts values of a start that wait for their turn.
     """
 
     version: str
@@ -109,6 +109,7 @@ class StatusData(TypedDict):
     core: CoreData | Unknown
     last_tick: TickData | Unknown
     waiting_for: list[str]
+    deferred_writes: int
     released: list[str]
     node: NodeData | Unknown
     usage: NodeUsageData
@@ -136,6 +137,7 @@ def status_data(view: NodeView) -> StatusData:
         "core": core_data(view),
         "last_tick": tick_data(view.ticks[-1]) if view.ticks else unknown("no tick yet"),
         "waiting_for": list(core.waiting_for) if isinstance(core, CoreStatus) else [],
+        "deferred_writes": core.deferred_writes if isinstance(core, CoreStatus) else 0,
         "released": list(core.released) if isinstance(core, CoreStatus) else [],
         "node": node_data(core.node) if isinstance(core, CoreStatus) else unknown(core),
         "usage": node_usage_data(whole.usages.of(Level.NODE)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from koordlet.ctl.render.status import strategies
+from koordlet.ctl.render.status import deferred, strategies
 from koordlet.ctl.render.tables import facts, heading, section, show
 from koordlet.ctl.text import (
     clean,
@@ -36,6 +36,8 @@ def _plan_parts(data: Data) -> Iterable[RenderableType]:
         yield f"nothing was decided yet: {clean(why)}"
     if data["waiting_for"]:
         yield f"waiting for: {clean(', '.join(data['waiting_for']))}"
+    if data["deferred_writes"]:
+        yield deferred(data["deferred_writes"])
     if data["released"]:
         yield f"released: {clean(', '.join(data['released']))}"
     if data["dry_run"] is True:
@@ -137,6 +139,12 @@ def _resources(resources: Data) -> str:
     return f"{milli(resources['cpu_milli'])} CPUs, {'-' if memory is None else size(memory)}"
 
 
+def _original(setting: Data) -> str:
+    """What comes back at the end, and who knows it where it was not read from the file."""
+    source = clean(setting["original_source"])
+    return reasoned(setting["original"]) + (f" (adopted: {source})" if source else "")
+
+
 def setting_full(setting: Data) -> Iterable[RenderableType]:
     """One file with every value of it, the reason and the numbers in order."""
     yield heading(where(setting))
@@ -147,7 +155,7 @@ def setting_full(setting: Data) -> Iterable[RenderableType]:
             ("state", _state(setting)),
             ("wanted", wanted(setting["value"], setting["unit"])),
             ("present", reasoned(setting["present"])),
-            ("original", reasoned(setting["original"])),
+            ("original", _original(setting)),
             ("we wrote", reasoned(setting["last_written"])),
             ("why", clean(setting["reason"])),
             ("numbers", "\n".join(terms(setting["terms"]))),

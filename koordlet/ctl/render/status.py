@@ -49,11 +49,17 @@ def tail_parts(data: Data) -> Iterable[RenderableType]:
     yield from section("Sources", sources(data["sources"]))
 
 
+def deferred(count: int) -> str:
+    """How far a start with many values is (hazard H14); "" where nothing waits."""
+    return f"{count} files wait for their turn: so many are written at once" if count else ""
+
+
 def node_rows(data: Data) -> Iterable[tuple[str, str]]:
     """Facts about the node and about koordlet on it, by name; an empty text is nothing to say."""
     node, use = data["node"], data["usage"]
     yield "core", _core(data)
     yield "waiting for", clean(", ".join(data["waiting_for"]))
+    yield "starting", deferred(data["deferred_writes"])
     yield "released", clean(", ".join(data["released"]))
     yield "modes", "; ".join(_unenforced(data["strategies"]))
     if missing_why(node) is None:
