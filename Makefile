@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check test test-vm bench docs install uninstall deb clean need-root
+.PHONY: help setup run demo check test test-vm bench docs install uninstall deb clean need-root
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -40,6 +40,11 @@ need-root:
 run: need-root setup ## koordlet in the foreground on this host (root); Ctrl-C restores everything
 	@install -D -m 0644 systemd/examples/colocation.yaml .cache/run/nodeslo.yaml
 	@exec $(BIN)/koordlet --summary --node-slo "$(CURDIR)/.cache/run/nodeslo.yaml" $(ARGS)
+
+demo: need-root setup ## what koordlet is for, measured here in six minutes (root): table, charts, JSON
+	@mkdir -p .cache/demo
+	@$(BIN)/python -m tests.benchmarks.demo --json $(ARGS) > .cache/demo/demo.json; \
+	  status=$$?; echo "all figures: .cache/demo/demo.json"; exit $$status
 
 check: setup ## format, lint, types, imports, generated files, quick tests
 	@$(BIN)/python -m tests.support.gate check

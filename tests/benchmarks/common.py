@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from koordlet.units import NS_PER_S
+from koordlet.units import NS_PER_S, usec_to_ns
 from tests.support.cgroot import hierarchies
 from tests.support.debian import PackagesError
 from tests.support.koordletd import NotReadyError
@@ -128,15 +128,21 @@ class QuietWatch:
 
     def __init__(self) -> None:
         self._own: list[Path] = []
+        self._processes: list[int] = []
         self._used_ns: dict[Path, int] = {}
         self._samples: list[float] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="quiet-watch", daemon=True)
-        self._mount = hierarchies().get("cpuacct")
+        mounts = hierarchies()
+        self._mount = mounts.get("cpuacct", mounts.get("unified"))
 
     def own(self, *directories: Path) -> None:
-        """Count the use of these cpuacct directories as the benchmark's."""
+        """Count the use of these directories (on v1 of cpuacct) as the benchmark's."""
         self._own += directories
+
+    def own_process(self, pid: int) -> None:
+        """Count a child's use as the benchmark's; once it has ended it counts by itself."""
+        self._processes.append(pid)
 
     def dirty_ratio(self) -> float:
         """The share of seconds with more than DIRTY_CORES of foreign use."""
@@ -175,9 +181,21 @@ class QuietWatch:
             use.ru_utime + use.ru_stime
             for use in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         )
-        return cpu_ns(self._mount) - sum(self._used_ns.values()) - sum(own) * NS_PER_S
+        running = sum(map(_process_ns, self._processes))
+        return cpu_ns(self._mount) - sum(self._used_ns.values()) - running - sum(own) * NS_PER_S
 
 
-def cpu_ns(cpuacct: Path) -> int:
-    """CPU time of all that ran in a cgroup of the cpuacct hierarchy and below it."""
-    return int((cpuacct / "cpuacct.usage").read_text())
+def _process_ns(pid: int) -> int:
+    """CPU time of a process of one thread that runs; nothing of one that is gone."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+    return 0
+
+
+def cpu_ns(directory: Path) -> int:
+    """CPU time of all that ran in a cgroup (on v1 of the cpuacct hierarchy) and below it."""
+    v1 = directory / "cpuacct.usage"
+    if v1.exists():
+        return int(v1.read_text())
+    lines = (directory / "cpu.stat").read_text().splitlines()
+    return usec_to_ns(int(dict(map(str.split, lines))["usage_usec"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,7 @@ class Load:
             stdout=subprocess.PIPE,
             pass_fds=(self._fd,),
             text=True,
+            start_new_session=True,  # Ctrl-C is for whoever started it; the processes end with it
         )
         return self
 
@@ -63,6 +65,11 @@ class Load:
         burner.use(cores)
         burner.pid = self._command(f"burn {slot} {period_s}")
         return burner
+
+    def cruncher(self) -> Cruncher:
+        """A new process that does batch work, as much as it is let."""
+        slot, self._used = self._used, self._used + 1
+        return Cruncher(self._shared, slot, self._command(f"crunch {slot}"))
 
     def _command(self, line: str) -> int:
         assert self._zygote is not None
@@ -91,3 +98,25 @@ class Burner:
         """Monotonic time of the first instruction at the present use; 0 before it."""
         (changed_s,) = NUMBER.unpack_from(self._shared, self._offset + NUMBER.size)
         return float(changed_s)
+
+
+class Cruncher:
+    """One process of batch work, which counts what it gets done."""
+
+    def __init__(self, shared: mmap.mmap, slot: int, pid: int) -> None:
+        self.pid = pid
+        self._shared = shared
+        self._offset = slot * SLOT_BYTES
+
+    @property
+    def units(self) -> float:
+        """Finished units of work since it was started."""
+        (units,) = NUMBER.unpack_from(self._shared, self._offset)
+        return float(units)
+
+    def pause(self) -> None:
+        """Stop it where it is, until ``resume``."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)

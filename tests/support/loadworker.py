@@ -1,9 +1,10 @@
 """Load processes in the tens of kilobytes: forks of one small interpreter.
 
 Run as a script, ``python -I -S loadworker.py FILE``, by tests.support.load. Commands come on
-stdin, one a line: ``idle``, or ``burn SLOT PERIOD_S``; the answer is the new process's id. All
-end when stdin does. A burner reads how many cores to use from its slot of FILE (two doubles:
-cores wanted, and monotonic time of its first instruction at the present value).
+stdin, one a line: ``idle``, ``burn SLOT PERIOD_S`` or ``crunch SLOT``; the answer is the new
+process's id. All end when stdin does. A burner reads how many cores to use from its slot of FILE
+(two doubles: cores wanted, and monotonic time of its first instruction at the present value). A
+cruncher does real work as fast as it can, and counts finished units in the first of the two.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import time
 
 NUMBER = struct.Struct("d")
 SLOT_BYTES = 2 * NUMBER.size
+CRUNCH_BYTES, CRUNCH_PRESET = 1 << 17, 1  # one unit of work: so much text through xz
 
 
 def idle() -> None:
@@ -48,6 +50,22 @@ def _spin(cpu_s: float) -> None:
         pass
 
 
+def crunch(shared: mmap.mmap, slot: int) -> None:
+    """Compress the same text again and again, one unit each time."""
+    import lzma
+    import random
+
+    offset = slot * SLOT_BYTES
+    rng = random.Random(11)
+    words = [bytes(rng.choices(b"etaoinshrdlu", k=rng.randint(2, 9))) for _ in range(2000)]
+    text = b" ".join(rng.choices(words, k=CRUNCH_BYTES // 4))[:CRUNCH_BYTES]
+    units = 0.0
+    while True:
+        lzma.compress(text, preset=CRUNCH_PRESET)
+        units += 1.0
+        NUMBER.pack_into(shared, offset, units)
+
+
 def fork(words: list[str], shared: mmap.mmap) -> int:
     pid = os.fork()
     if pid:
@@ -56,6 +74,8 @@ def fork(words: list[str], shared: mmap.mmap) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if words[0] == "burn":
         burn(shared, int(words[1]), float(words[2]))
+    if words[0] == "crunch":
+        crunch(shared, int(words[1]))
     idle()
     return 0
 
