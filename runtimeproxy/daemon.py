@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from koordlet.protocol.problem import Problem
 from runtimeproxy import listener as listening
 from runtimeproxy.config import Config
 from runtimeproxy.cri.interceptions import Knowledge, SkipLabel, interceptor
@@ -29,6 +30,7 @@ from runtimeproxy.store import Store
 _LOOK_S = 0.02  # how often a stop looks whether calls have ended
 _CONNECTED_LOOK_S = 0.25
 _RETRY_S = 0.25
+_HOOK_FILES_LOOK_S = 1.0
 _WATCHDOG_SHARE = 0.4
 
 
@@ -72,6 +74,7 @@ class Daemon:
         loop.add_signal_handler(signal.SIGTERM, self._stop, "SIGTERM")
         loop.add_signal_handler(signal.SIGINT, self._stop, "SIGINT")
         self._feed_watchdog()
+        self._look_at_hook_files(())
         notify("READY=1", f"STATUS=serving {self._listener.path}")
         self._log.info("serving", socket=str(self._listener.path))
         await self._done.wait()
@@ -199,6 +202,16 @@ class Daemon:
             self._recovering.cancel()
 
     # -- small things --------------------------------------------------------------------------
+
+    def _look_at_hook_files(self, told: tuple[Problem, ...]) -> None:
+        """Files are read when they matter; this is for what they said before they broke."""
+        self._hooks.directory.servers()
+        problems = self._hooks.directory.problems
+        for problem in problems:
+            if problem not in told:
+                self._log.warning("hook server file", problem=str(problem))
+        loop = asyncio.get_running_loop()
+        loop.call_later(_HOOK_FILES_LOOK_S, self._look_at_hook_files, problems)
 
     def _feed_watchdog(self) -> None:
         limit_us = os.environ.get("WATCHDOG_USEC", "")

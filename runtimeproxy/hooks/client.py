@@ -74,7 +74,7 @@ class HookClient:
         self._socket = socket
         self._clock = clock
         self._breaker = Breaker(clock)
-        self._inode = 0
+        self._identity = (0, 0)
         trusted = frozenset({0, os.geteuid()})
         endpoint = Endpoint(socket, trusted_uids=trusted, last_pause_s=_LAST_PAUSE_S, clock=clock)
         self._client = UnaryClient(endpoint, max_message_bytes=_MAX_ANSWER_BYTES)
@@ -106,11 +106,12 @@ class HookClient:
 
     def _notice_new_server(self) -> None:
         try:
-            inode = self._socket.stat().st_ino
+            found = self._socket.stat()
+            identity = (found.st_ino, found.st_ctime_ns)  # inode numbers are used again at once
         except OSError:
-            inode = 0
-        if inode != self._inode:
-            self._inode = inode
+            identity = (0, 0)
+        if identity != self._identity:
+            self._identity = identity
             self._breaker.succeeded()
             self._client.close()
 
