@@ -20,7 +20,6 @@ class ServiceManager:
         """``address`` as in ``$NOTIFY_SOCKET``; ``watchdog_s`` 0 where none watches."""
         self.watchdog_s = watchdog_s
         self._address = "\0" + address[1:] if address.startswith("@") else address
-        self._socket: socket.socket | None = None
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> ServiceManager:
@@ -33,11 +32,10 @@ class ServiceManager:
         """Whether the datagram was taken, or nobody listens anyway."""
         if not self._address:
             return True
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         try:
-            if self._socket is None:
-                kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-                self._socket = socket.socket(socket.AF_UNIX, kind)
-            self._socket.sendto("\n".join(lines).encode(), self._address)
+            with socket.socket(socket.AF_UNIX, kind) as sender:
+                sender.sendto("\n".join(lines).encode(), self._address)
         except OSError:
             return False
         return True
