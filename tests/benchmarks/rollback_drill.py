@@ -7,6 +7,9 @@ kill ``koordletctl rollback`` restores; every fourth time a new daemon takes the
 stopped instead, every fifth time the rollback itself is killed half-way and run again. The NodeSLO
 changes meanwhile, another program changes some files, and containers are born under a tier that is
 narrowed. The kill comes up to 1.5 s after the daemon's first plan began.
+
+With ``--unit koordlet.service`` all of that goes through the installed unit: systemd starts, kills
+and stops it, what the unit runs after its end decides, and the restore is the dead-man timer's.
 """
 
 from __future__ import annotations
@@ -14,9 +17,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import json
 import random
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,30 +27,28 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from koordlet.config import key_of
 from koordlet.resexecutor.journal import journal_path
 from tests.benchmarks import common, photo
 from tests.benchmarks.common import Bench, CannotMeasureError
+from tests.benchmarks.drilled import SLOW, SLOW_WRITE_MS, Driven, Process, Unit, unit_as_before
 from tests.benchmarks.photo import Photo
 from tests.benchmarks.usage import OwnCgroup
 from tests.support import debian, machine
 from tests.support.fakenode import FakeNode
-from tests.support.koordletd import Koordlet, kill_tree
+from tests.support.koordletd import Koordlet
 
 KILL_WITHIN_S = 1.5
 TOLD_EVERY = 10
 TAKEOVER_EVERY, BROKEN_ROLLBACK_EVERY = 4, 5
 MID_PLAN_SHARE = 0.3
-FIRST_PLAN_S = 30.0
+FIRST_PLAN_S = 120.0  # slowed down, in a guest
 HELD = "kubepods/besteffort"
 APPS = 16
 QUIET_CORES, BUSY_CORES = 0.05, 0.7
 TOGGLE_S = (0.3, 0.9)
-SLOW_WRITE_MS = 15
-SLOW = (
-    *("strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=write"),
-    *("-e", f"inject=write:delay_enter={SLOW_WRITE_MS}ms"),
-)
 NODE_SLO = """
 spec:
   resourceUsedThresholdWithBE:
@@ -63,8 +64,9 @@ class World:
     """The node, what another program wrote to it, and what all of it should look like again."""
 
     node: FakeNode
-    own: OwnCgroup
     directory: Path
+    unit: str
+    own: OwnCgroup | None = None
     pids: list[int] = field(default_factory=list)
     cgroups: int = 0
     foreign: Photo = field(default_factory=dict)
@@ -78,6 +80,7 @@ class World:
 def arguments() -> argparse.ArgumentParser:
     made = common.parser("rollback_drill", __doc__)
     made.add_argument("--kills", type=int, default=200)
+    made.add_argument("--unit", default="", help="an installed unit; else a process of our own")
     return made
 
 
@@ -89,9 +92,16 @@ def measure(bench: Bench) -> None:
     counted = ("kills", "mid_plan_kills", "unrestored", "foreign_overwritten")
     bench.figures |= dict.fromkeys((*counted, "takeovers", "rollbacks_killed"), 0)
     with contextlib.ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="koordtest-")))
-        world = stack.enter_context(_world(scratch, bench.rng))
-        bench.quiet.own(world.node.root.dir("", "cpuacct"), world.own.cpuacct)
+        unit = bench.options.unit
+        if unit:
+            stack.enter_context(unit_as_before(unit))
+        # A service has a /tmp of its own.
+        made = tempfile.TemporaryDirectory(prefix="koordtest-", dir="/run" if unit else None)
+        scratch = Path(stack.enter_context(made))
+        world = stack.enter_context(_world(scratch, unit, bench.rng))
+        bench.quiet.own(world.node.root.dir("", "cpuacct"))
+        if world.own is not None:
+            bench.quiet.own(stack.enter_context(world.own).cpuacct)
         bench.figures["cgroups"] = world.cgroups
         for number in range(1, bench.options.kills + 1):
             _cycle(bench, world, number)
@@ -104,21 +114,24 @@ def measure(bench: Bench) -> None:
 
 
 @contextlib.contextmanager
-def _world(scratch: Path, rng: random.Random) -> Iterator[World]:
-    with FakeNode(scratch) as node, OwnCgroup() as own:
-        world = World(node, own, scratch)
+def _world(scratch: Path, unit: str, rng: random.Random) -> Iterator[World]:
+    with FakeNode(scratch) as node:
+        world = World(node, scratch, unit, None if unit else OwnCgroup())
         for index in range(3):
             pod = node.add_pod(f"batch-{index}", "BE", 1)
             node.add_container(pod, "limited", quota_us=150_000)
             node.add_container(pod, "other")
         for index in range(2):
             node.add_pod(f"service-{index}", "LS", 1)
-        nested = node.root.mk(f"{next(iter(node.pods[0].containers.values()))}/nested")
+        outer = next(iter(node.pods[0].containers.values()))
+        nested = node.root.mk(f"{outer}/nested")
         apps = [node.root.mk(f"host-best-effort/batch-{n}", shares=512) for n in range(APPS)]
         apps += [node.root.mk(f"host-latency-sensitive/service-{n}") for n in range(2)]
         containers = [cgroup for pod in node.pods for cgroup in pod.containers.values()]
+        if node.root.version == 2:
+            containers.remove(outer)  # what hands controllers down can hold no process
         world.pids = [node.sleeper(cgroup) for cgroup in (*containers, nested, *apps)]
-        node.root.write(HELD, "cpu.shares", "20")
+        node.root.set_shares(HELD, 1000)
         _declare_apps(world)
         world.cgroups = sum(1 for path in node.root.dir("").rglob("*") if path.is_dir())
         with _toggling(node, rng):
@@ -169,40 +182,45 @@ def _put_slo(world: World, variant: int) -> None:
     temporary.rename(world.slo)
 
 
-def _koordlet(world: World, wrapper: tuple[str, ...] = ()) -> Koordlet:
-    return Koordlet(
-        world.directory / "koordlet",
-        world.node.root.root,
-        own_cgroups=world.own.directories,
-        wrapper=wrapper,
-        cri_endpoint=world.node.cri.endpoint,
-        node_slo=world.slo,
-        host_apps_dir=world.directory / "hostapps.d",
-    )
+def _daemon(world: World, *, slow: bool) -> Driven:
+    wrapper = SLOW if slow else ()
+    options: dict[str, Any] = {
+        "cri_endpoint": world.node.cri.endpoint,
+        "node_slo": world.slo,
+        "host_apps_dir": world.directory / "hostapps.d",
+    }
+    root = world.node.root.root
+    if not world.unit:
+        own = () if world.own is None else world.own.directories
+        directory = world.directory / "koordlet"
+        return Process(Koordlet(directory, root, own_cgroups=own, wrapper=wrapper, **options))
+    given = {"cgroup_root": root, "kubelet": "none", "metrics_address": "none", **options}
+    config = world.directory / "koordlet.yaml"
+    config.write_text(json.dumps({key_of(name): str(value) for name, value in given.items()}))
+    return Unit(world.unit, config, wrapper)
 
 
 def _cycle(bench: Bench, world: World, number: int) -> None:
     """One life of a daemon, its end, the restore, and the comparison."""
     before = photo.take(world.node.root, world.pids)
     world.foreign.clear()
-    koordlet = _koordlet(world, SLOW)
+    daemon = _daemon(world, slow=True)
     _put_slo(world, number)
-    koordlet.start()
-    journal = journal_path(koordlet.run_dir)
-    _await_first_plan(koordlet, journal)
+    daemon.start()
+    journal = journal_path(daemon.run_dir)
+    _await_first_plan(daemon, journal)
     until_s = time.monotonic() + bench.rng.uniform(0.0, KILL_WITHIN_S)
-    tree = koordlet.tree()
     _put_slo(world, number + 1)
     _be_born(world, number)
     _meddle_with_a_daemon(world, number)
     time.sleep(max(0.0, until_s - time.monotonic()))
-    koordlet.kill(tree)
+    daemon.kill()
     mid_plan = _meta(journal).get("clean") == "0"
     bench.figures["kills"] += 1
     bench.figures["mid_plan_kills"] += mid_plan
     if number % 2 == 0:
         _wish(world, HELD, 300 + number)
-    _restore(bench, world, koordlet, number)
+    _restore(bench, world, daemon, number)
     _compare(bench, world, before, number, mid_plan=mid_plan)
     for cgroup in world.born:
         world.node.root.rm(cgroup)
@@ -218,11 +236,11 @@ def _meta(journal: Path) -> dict[str, str]:
         return {}
 
 
-def _await_first_plan(koordlet: Koordlet, journal: Path) -> None:
+def _await_first_plan(daemon: Driven, journal: Path) -> None:
     deadline_s = time.monotonic() + FIRST_PLAN_S
     while _meta(journal).get("clean") != "0":
         if time.monotonic() > deadline_s:
-            raise CannotMeasureError(f"no plan in {FIRST_PLAN_S} s:\n{koordlet.log_tail()}")
+            raise CannotMeasureError(f"no plan in {FIRST_PLAN_S} s:\n{daemon.log_tail()}")
         time.sleep(0.005)
 
 
@@ -239,30 +257,38 @@ def _meddle_with_a_daemon(world: World, number: int) -> None:
     """
     _wish(world, "kubepods/burstable", 3000 + number)
     _wish(world, "host-latency-sensitive/service-0", 700 + number)
-    if number % 2 and world.node.root.read(HELD, "cpu.shares") == "2":
+    root = world.node.root
+    if number % 2 and root.weight(HELD) == root.weight_of(2):
         _wish(world, HELD, 600 + number)
 
 
-def _wish(world: World, cgroup: str, shares: int) -> None:
-    world.node.root.write(cgroup, "cpu.shares", str(shares))
-    path = world.node.root.dir(cgroup) / "cpu.shares"
+def _wish(world: World, cgroup: str, weight: int) -> None:
+    """Another program's weight, one that neither version's file refuses."""
+    root = world.node.root
+    root.write(cgroup, root.weight_file, str(weight))
+    path = root.dir(cgroup) / root.weight_file
     world.foreign[str(path)] = path.read_bytes()
 
 
-def _restore(bench: Bench, world: World, koordlet: Koordlet, number: int) -> None:
+def _restore(bench: Bench, world: World, daemon: Driven, number: int) -> None:
     if number % TAKEOVER_EVERY == 0:
         _take_over(bench, world)
         return
     if number % BROKEN_ROLLBACK_EVERY == 0:
-        _broken_rollback(bench, world, koordlet)
-    done = koordlet.ctl("rollback")
-    if done.returncode not in (0, 4):  # 4: something was left because it holds a foreign value
-        bench.log(f"rollback ended with {done.returncode}: {done.stdout}{done.stderr}")
+        held = photo.take(world.node.root, world.pids)
+        bench.figures["rollbacks_killed"] += daemon.broken_rollback(
+            lambda: held != photo.take(world.node.root, world.pids),
+            bench.rng.uniform(0.0, 20 * SLOW_WRITE_MS / 1000),
+        )
+    code, said = daemon.rollback()
+    if code not in (0, 4):  # 4: something was left because it holds a foreign value
+        bench.log(f"rollback ended with {code}: {said}")
 
 
 def _take_over(bench: Bench, world: World) -> None:
     """A new daemon finds the journal, manages for a while, and is stopped."""
-    successor = _koordlet(world).start()
+    successor = _daemon(world, slow=False)
+    successor.start()
     time.sleep(bench.rng.uniform(0.0, 2 * KILL_WITHIN_S))
     code = successor.stop()
     bench.figures["takeovers"] += 1
@@ -270,24 +296,10 @@ def _take_over(bench: Bench, world: World) -> None:
         bench.log(f"clean stop ended with {code}:\n{successor.log_tail()}")
 
 
-def _broken_rollback(bench: Bench, world: World, koordlet: Koordlet) -> None:
-    """Start a rollback, each of its writes slowed down, and kill it after its first ones."""
-    held = photo.take(world.node.root, world.pids)
-    command = [*SLOW, *koordlet.ctl_command("rollback")]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and held == photo.take(world.node.root, world.pids):
-        time.sleep(0.005)
-    time.sleep(bench.rng.uniform(0.0, 20 * SLOW_WRITE_MS / 1000))
-    bench.figures["rollbacks_killed"] += process.poll() is None
-    kill_tree(process.pid)
-    process.wait()
-
-
 def _compare(bench: Bench, world: World, before: Photo, number: int, *, mid_plan: bool) -> None:
     after = photo.take(world.node.root, world.pids)
-    born = tuple(str(world.node.root.dir(cgroup, "cpuset")) for cgroup in world.born)
-    wide = world.node.root.read("kubepods", "cpuset.cpus", "cpuset")
-    narrow = [path for path in born if (Path(path) / "cpuset.cpus").read_text().strip() != wide]
+    root = world.node.root
+    narrow = [cgroup for cgroup in world.born if root.cpus(cgroup) != root.cpus("kubepods")]
     overwritten = [name for name, wish in world.foreign.items() if after.get(name) != wish]
     expected = {name for name in world.foreign} | {name for name in after if "/born-" in name}
     unrestored = [n for n in photo.differences(before, after) if n not in expected] + narrow

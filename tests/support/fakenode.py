@@ -89,19 +89,16 @@ class FakeNode:
         (cgroup,) = (
             pod.containers[container.id] for pod in self.pods if container.id in pod.containers
         )
-        wanted = (
-            ("cpu", "cpu.shares", spec.cpu_shares),
-            ("cpu", "cpu.cfs_quota_us", spec.cpu_quota),
-            ("cpuset", "cpuset.cpus", spec.cpuset_cpus),
-        )
-        for controller, name, value in wanted:
-            try:
-                if value:
-                    self.root.write(cgroup, name, str(value), controller)
-            except OSError as error:
-                raise RefusalError(
-                    grpc.StatusCode.UNKNOWN, f"failed to write {value!r} to {name}: {error}"
-                ) from error
+        try:
+            if spec.cpu_shares:
+                self.root.set_shares(cgroup, spec.cpu_shares)
+            if spec.cpu_quota:
+                self.root.set_quota_us(cgroup, spec.cpu_quota)
+            if spec.cpuset_cpus:
+                self.root.write(cgroup, "cpuset.cpus", spec.cpuset_cpus, "cpuset")
+        except OSError as error:
+            what = f"failed to write a value of {spec}: {error}"
+            raise RefusalError(grpc.StatusCode.UNKNOWN, what) from error
 
     def remove_container(self, pod: NodePod, container_id: str) -> None:
         """Take a container and its cgroup away; processes in it are killed."""
