@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+
+import yaml
 
 from koordlet.config import load_config
 from koordlet.pods.static import load_dir
@@ -11,7 +14,8 @@ from koordlet.protocol.nodeslo import CpuSuppressPolicy
 from koordlet.protocol.nodeslo_schema import load_nodeslo
 from koordlet.protocol.qos import Qos
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "systemd" / "examples"
+REPO = Path(__file__).resolve().parents[2]
+EXAMPLES = REPO / "systemd" / "examples"
 
 
 def test_the_example_configuration_is_accepted(tmp_path: Path) -> None:
@@ -45,3 +49,17 @@ def test_the_example_host_applications_are_accepted(tmp_path: Path) -> None:
         "shop": Qos.LS,
         "sshd": Qos.SYSTEM,
     }
+
+
+def test_every_alert_is_about_metrics_that_there_are_and_is_told_in_the_docs() -> None:
+    groups = yaml.safe_load((EXAMPLES / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    metrics = (REPO / "docs/metrics.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"^\| `(koordlet_\w+)`", metrics, re.MULTILINE))
+    for rule in rules:
+        asked = set(re.findall(r"koordlet_\w+", rule["expr"]))
+        assert asked <= known, rule["alert"]
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert rule["annotations"]["summary"]
+    told = re.findall(r"^\| `(Koordlet\w+)` \|", (REPO / "docs/operations.md").read_text(), re.M)
+    assert told == [rule["alert"] for rule in rules]
