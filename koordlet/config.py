@@ -232,9 +232,7 @@ def salvage_config(
     return config, tuple(replace(fault, severity=Severity.WARNING) for fault in faults)
 
 
-def _loaded(
-    argv: Sequence[str], default_file: Path
-) -> tuple[Config, list[Problem], list[Problem]]:
+def _loaded(argv: Sequence[str], default_file: Path) -> tuple[Config, list[Problem], list[Problem]]:
     """The configuration, the problems of the options, and those of the file."""
     options, problems = _parse_options(argv)
     from_options, faults = _validated_options(options)
