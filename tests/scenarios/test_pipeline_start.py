@@ -147,7 +147,11 @@ def test_H14_a_node_of_500_pods_is_written_in_portions_tiers_first(
 ) -> None:
     pipe = pipeline("v2", slo=EVERYTHING[CpuSuppressPolicy.CFS_QUOTA])
     before = _500_pods(pipe)
-    written = _written_each_second(pipe, 5)
+    deferred, written = [], []
+    for _ in range(6):
+        written += _written_each_second(pipe, 1)
+        deferred.append(pipe.view().core.deferred_writes)  # type: ignore[union-attr]
+    assert deferred == [401, 301, 201, 101, 1, 0]
     assert pipe.writes[0][0].endswith("kubepods/besteffort/cpu.max")
     assert max(written) == START_WRITES
     assert sum(written) == 501  # cpu.idle of each pod, and the tier
@@ -160,11 +164,30 @@ def test_H14_portions_of_v1_cpusets_are_never_refused(pipeline: MakePipeline) ->
     """There the tier can only come last: it is never narrower than a container."""
     pipe = pipeline("v1", slo=slo(CpuSuppressPolicy.CPUSET))
     before = _500_pods(pipe)
-    written = _written_each_second(pipe, 8)
+    written = _written_each_second(pipe, 12)
     assert max(written) == START_WRITES
     assert sum(written) == 1001  # each container, each pod, the tier
     assert pipe.host.files.refused == []
     pipe.stop()
+    assert changed(before, pipe.photo()) == set()
+
+
+@pytest.mark.parametrize("layout", ["v1", "v2"])
+def test_H14_a_crash_in_the_middle_of_a_start_is_taken_over_or_restored(
+    pipeline: MakePipeline, layout: str
+) -> None:
+    pipe = pipeline(layout, slo=EVERYTHING[CpuSuppressPolicy.CPUSET])
+    before = _500_pods(pipe)
+    written = _written_each_second(pipe, 2)
+    assert sum(written) == 2 * START_WRITES
+    pipe.restart()  # SIGKILL between two portions
+    pipe.run(1)
+    assert len(pipe.writes) == 2 * START_WRITES  # another start only reads, too
+    more = _written_each_second(pipe, 1)
+    assert 0 < sum(more) <= START_WRITES
+    pipe.restart()
+    pipe.stop()  # before its first decision: all of the journal is restored
+    assert pipe.host.files.refused == []
     assert changed(before, pipe.photo()) == set()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import pytest
 
@@ -11,13 +13,20 @@ from koordlet.adoption.kubelet import WeightFormula
 from koordlet.host.qdiscs import Qdisc
 from koordlet.leftovers import Found
 from koordlet.model.adoption import ADOPTED, Adopted, AdoptStatus
-from koordlet.model.knobs import Channel, Knob
+from koordlet.model.knobs import Channel, Knob, Value
+from koordlet.model.pods import ContainerRecord, PodRecord
 from koordlet.model.readings import Missing
 from koordlet.protocol.nodeslo import CpuSuppressPolicy
 from koordlet.protocol.problem import Problem
 from koordlet.protocol.qos import Qos
 from koordlet.report import CoreStatus
-from koordlet.resexecutor.rollback import RollbackHost, RollbackOptions, rollback
+from koordlet.resexecutor import rollback as rollback_module
+from koordlet.resexecutor.rollback import (
+    RollbackHost,
+    RollbackOptions,
+    SpecRestore,
+    rollback,
+)
 from koordlet.standing import Standing
 from tests.scenarios.conftest import MakePipeline
 from tests.support.execrig import BOOT
@@ -171,9 +180,10 @@ def test_H14_what_is_not_known_is_never_guessed(pipeline: MakePipeline, layout: 
     assert {file for _, file in web} <= {"cpu.cfs_burst_us", "cpu.max.burst", "memory.min"}
 
 
-def _untold(record, **changes):  # type: ignore[no-untyped-def]
-    from dataclasses import replace
+Record = TypeVar("Record", PodRecord, ContainerRecord)
 
+
+def _untold(record: Record, **changes: Any) -> Record:
     return replace(record, native=None, **changes)
 
 
@@ -214,8 +224,6 @@ def test_H09_under_the_static_policy_CPUs_come_from_the_kubelets_state(
 def test_H08_a_contradiction_of_runtime_and_kubelet_is_told_not_resolved(
     pipeline: MakePipeline,
 ) -> None:
-    from dataclasses import replace
-
     pipe = pipeline("v1")
     node = ManagedNode(pipe)
     container = node.web.record.containers[0].id
@@ -325,8 +333,8 @@ def test_H14_a_value_that_was_journaled_with_a_leftover_as_its_original_is_corre
     pipe = pipeline("v1", slo=QUOTA)
     node = ManagedNode(pipe)
     node.manage()
-    pipe.load = {node.web.container(): 2.0, node.batch.container(): 1.0}
-    pipe.run(4)
+    pipe.load = {node.web.container(): 4.5, node.batch.container(): 0.5}
+    settled(pipe)
     assert pipe.parts.executor.owned()[TIER, Knob.CPU_QUOTA].original == "120000"
     quota_us = pipe.quota_us(TIER)
     found = {each.key: each for each in node.found().leftovers}
@@ -386,25 +394,35 @@ def test_H14_a_restart_still_knows_what_was_adopted(pipeline: MakePipeline) -> N
 
 
 def test_H14_a_rollback_without_a_daemon_restores_adopted_originals(
-    pipeline: MakePipeline,
+    pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipe = pipeline("v1", slo=QUOTA, hushed=True)
     node = ManagedNode(pipe)
     node.manage()
     pipe.run(1)
-    found = [each for each in node.found().leftovers if each.channel is Channel.FILE]
-    adopt(pipe, Found(tuple(found)))
+    adopt(pipe, node.found())
     for journal in pipe._journals:
         journal.close()
+    monkeypatch.setattr(rollback_module, "journal_path", lambda run_dir: run_dir / "journal.db")
     host = RollbackHost(node.host.cgroups(), BOOT, "/", (1, 1))
-    locks = pipe.config.run_dir / "locks"
+    options = RollbackOptions(lock_dir=pipe.config.run_dir / "locks")
     report = rollback(
-        pipe.config.run_dir, host, pipe.clock, options=RollbackOptions(lock_dir=locks)
+        pipe.config.run_dir, host, pipe.clock, options=options, spec_restore=runtime_of(node)
     )
-    assert report.is_as_before
-    assert left(node, node.photo) <= {
-        (each.place.path, file) for each in node.found().leftovers for file in ("cpu.cfs_quota_us",)
-    }
+    assert report.is_as_before, report
+    assert left(node, node.photo) == set()
+
+
+def runtime_of(node: ManagedNode) -> SpecRestore:
+    """A runtime that keeps and writes what it is asked for."""
+
+    def restore(container_id: str, knob: Knob, value: Value) -> str:
+        assert (container_id, knob) == (node.db.record.containers[0].id, Knob.CPU_QUOTA)
+        assert isinstance(value, int)
+        node.set_quota(node.db.container(), value)
+        return ""
+
+    return restore
 
 
 def test_H14_more_than_a_portion_of_adopted_files_is_given_back_in_portions(

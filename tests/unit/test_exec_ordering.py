@@ -129,7 +129,40 @@ def test_H30_weight_comes_first_and_H14_restrictions_before_relaxations() -> Non
         change(TIER, Knob.CPU_SHARES, "4096", Direction.RELAX),
         change(POD, Knob.CPU_SHARES, "2"),
     ]
-    assert steps(changes, now) == [(POD, "2"), (TIER, "4096"), (TIER, "5000")]
+    assert steps(changes, now) == [(POD, "2"), (TIER, "5000"), (TIER, "4096")]
+
+
+def test_H14_on_v2_a_lowered_quota_goes_before_raised_ones_the_tiers_first() -> None:
+    now = current(
+        (TIER, Knob.CPU_QUOTA, "max"), (POD, Knob.CPU_QUOTA, "max"), ("ls/pod", Knob.CPU_QUOTA, "1")
+    )
+    changes = [
+        change("ls/pod", Knob.CPU_QUOTA, "max"),
+        change(POD, Knob.CPU_QUOTA, "9000"),
+        change(TIER, Knob.CPU_QUOTA, "5000"),
+    ]
+    ordered = order(changes, now, {Knob.CPU_QUOTA: 2})
+    assert [(step.target, step.text) for step in ordered] == [
+        (TIER, "5000"),
+        (POD, "9000"),
+        ("ls/pod", "max"),
+    ]
+
+
+def test_H02_a_weight_that_protects_goes_early_with_the_idle_that_hides_it() -> None:
+    now = current(
+        (TIER, Knob.CPU_IDLE, "1"),
+        (TIER, Knob.CPU_SHARES, "3"),
+        (POD, Knob.CPU_IDLE, "1"),
+        (POD, Knob.CPU_QUOTA, "-1"),
+    )
+    changes = [
+        change(POD, Knob.CPU_IDLE, "0", Direction.RELAX),
+        change(POD, Knob.CPU_QUOTA, "5000"),
+        change(TIER, Knob.CPU_IDLE, "0"),
+        change(TIER, Knob.CPU_SHARES, "2"),
+    ]
+    assert steps(changes, now) == [(TIER, "0"), (TIER, "2"), (POD, "5000"), (POD, "0")]
 
 
 def test_nothing_to_change_is_no_step() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from koordlet.host import otheragent
 from koordlet.host.otheragent import find_other_agent
+from koordlet.model.pods import PodRecord
 
 RUN_DIR = "/run/our-koordlet"
+KOORDLET = {"koord-app": "koordlet"}
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +69,29 @@ def test_H14_an_answering_hook_socket_is_another_agent_a_left_one_is_not(
     assert path.exists()
     assert find_other_agent(str(tmp_path), RUN_DIR) is None
     os.unlink(path)
+
+
+def test_H14_its_running_pod_is_another_agent(tmp_path: Path) -> None:
+    pod = PodRecord(
+        uid="u", api_uid="u", namespace="koordinator-system", name="koordlet-x", labels=KOORDLET
+    )
+    problem = find_other_agent(str(tmp_path), RUN_DIR, (pod,))
+    assert problem is not None
+    assert problem.where == "pod koordinator-system/koordlet-x"
+    assert find_other_agent(str(tmp_path), RUN_DIR, (replace(pod, running=False),)) is None
+    assert find_other_agent(str(tmp_path), RUN_DIR, (replace(pod, terminating=True),)) is None
+    assert find_other_agent(str(tmp_path), RUN_DIR, (replace(pod, labels={}),)) is None
+
+
+def test_H14_our_own_socket_is_ours_by_every_name_of_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "var").symlink_to(tmp_path / "run")
+    path = tmp_path / "var" / "koordlet.sock"
+    monkeypatch.setattr(otheragent, "KOORDINATOR_SOCKETS", (str(path),))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        assert find_other_agent(str(tmp_path), str(tmp_path / "run")) is None
+        assert find_other_agent(str(tmp_path), RUN_DIR) is not None
