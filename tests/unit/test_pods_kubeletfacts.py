@@ -61,6 +61,18 @@ def test_H13_kubelet_and_its_configuration_are_found() -> None:
     assert facts.problems == ()
 
 
+def test_H14_what_a_takeover_must_know_of_its_cgroups() -> None:
+    plain = find(host("kubelet --config=/var/lib/kubelet/config.yaml", config=CONFIG))
+    assert (plain.cfs_quota, plain.memory_qos) == (True, False)
+    config = CONFIG + "cpuCFSQuota: false\nfeatureGates: {MemoryQoS: true}\n"
+    told = find(host("kubelet --config=/var/lib/kubelet/config.yaml", config=config))
+    assert (told.cfs_quota, told.memory_qos) == (False, True)
+    flags = "--cpu-cfs-quota=true --feature-gates=NodeSwap=true,MemoryQoS=false"
+    line = f"kubelet --config=/var/lib/kubelet/config.yaml {flags}"
+    flagged = find(host(line, config=config))
+    assert (flagged.cfs_quota, flagged.memory_qos) == (True, False)
+
+
 def test_defaults_without_configuration() -> None:
     facts = find(host("kubelet"))
     assert facts.cgroup_root == "/"

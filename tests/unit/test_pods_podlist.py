@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from koordlet.model.pods import ContainerState, PodRecord, Resources
+from koordlet.model.pods import Asked, ContainerState, PodRecord, Resources
 from koordlet.pods.podlist import PodListError, cgroup_uid, parse_pod_list
 from koordlet.protocol import names
 from koordlet.protocol.problem import Severity
@@ -265,3 +265,65 @@ def test_POD_13_a_runtime_class_is_always_text() -> None:
 def test_CFG_10_cores_beyond_an_int64_of_milli_cores_are_not_readable() -> None:
     block = [{"name": "main", "resources": {"requests": {"cpu": "1E", "memory": "1E"}}}]
     assert parse_one(pod(spec={"containers": block})).requests == Resources(None, 10**18)
+
+
+# -- what the kubelet itself counts (H14) ---------------------------------------------------------
+
+BATCH = {"kubernetes.io/batch-cpu": "2000", "kubernetes.io/batch-memory": "1Gi"}
+
+
+def test_H14_native_amounts_are_what_the_kubelet_makes_cgroup_values_of() -> None:
+    record = parse_one(pod())
+    assert record.native == Asked(Resources(1000), Resources())
+    assert record.containers[0].native == record.native
+
+
+def test_H14_extended_resources_are_nothing_to_the_kubelet() -> None:
+    """A batch pod with a sidecar that asks for real CPU is Burstable, by the sidecar alone."""
+    sidecar = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "200m"}}
+    containers = [
+        {"name": "main", "resources": {"requests": BATCH, "limits": BATCH}},
+        {"name": "proxy", "resources": sidecar},
+    ]
+    record = parse_one(pod(spec={"containers": containers}))
+    assert record.requests == Resources(2100, (1 << 30) + (64 << 20))
+    assert record.native == Asked(Resources(100, 64 << 20), Resources())
+    natives = {each.name: each.native for each in record.containers}
+    assert natives["main"] == Asked()
+    assert natives["proxy"] == Asked(Resources(100, 64 << 20), Resources(200))
+
+
+def test_H14_an_extended_spec_in_an_annotation_is_nothing_to_the_kubelet_either() -> None:
+    spec = json.dumps({"containers": {"main": {"requests": BATCH}}})
+    annotations = {names.ANNOTATION_EXTENDED_RESOURCE_SPEC: spec}
+    record = parse_one(
+        pod(metadata={"annotations": annotations}, spec={"containers": [{"name": "main"}]})
+    )
+    assert record.requests == Resources(2000, 1 << 30)
+    assert record.native == Asked()
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"resize": "InProgress"},
+        {"conditions": [{"type": "PodResizePending", "status": "True"}]},
+        {"conditions": [{"type": "PodResizeInProgress", "status": "True"}]},
+    ],
+)
+def test_H07_while_a_pod_is_resized_nobody_knows_what_it_was_given(status: dict[str, Any]) -> None:
+    record = parse_one(pod(status=status))
+    assert record.native is None
+    assert record.containers[0].native is None
+    assert record.requests == Resources(1000)
+
+
+def test_H14_overhead_and_init_containers_count_as_for_the_kubelet() -> None:
+    spec = {
+        "containers": [{"name": "main", "resources": {"limits": {"cpu": "1"}}}],
+        "initContainers": [{"name": "warm", "resources": {"requests": {"cpu": "3"}}}],
+        "overhead": {"cpu": "250m"},
+    }
+    record = parse_one(pod(spec=spec))
+    assert record.native == Asked(record.requests, record.limits)
+    assert record.requests == Resources(3250)
