@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from koordlet.adoption.asking import Asking, CpuManager, Node, Pristine
 from koordlet.adoption.kubelet import WeightFormula, milli_to_shares, weight_of
@@ -102,9 +103,14 @@ def survey(
 
     ``spec_of`` is asked once for each container that has a cgroup.
     """
-    found = tuple(places(workloads, lambda path: cgroups.children(path) or ()))
+    found = tuple(places(workloads, partial(_children, cgroups)))
     node = _node(cgroups, workloads, found, kubelet, spec_of)
     return _Comparison(cgroups, node, owned).run(found)
+
+
+def _children(cgroups: Cgroups, path: CgroupPath) -> tuple[CgroupPath, ...]:
+    found = cgroups.children(path)
+    return () if isinstance(found, Missing) else found
 
 
 # -- the node -------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def _agreed(common: Common, said: dict[str, Any]) -> bool:
     """Show the list, and ask where somebody is there to answer."""
     from koordlet.ctl.render.adopt import draw_adopt
 
-    if common.form is not Output.TABLE or not sys.stdin.isatty():
+    if common.form is not Output.TABLE or not _somebody_is_there():
         hint = Problem(
             "adopt-not-agreed",
             "koordletctl adopt",
@@ -84,6 +84,10 @@ def _agreed(common: Common, said: dict[str, Any]) -> bool:
         return False
     emit(said, common.form, draw_adopt)
     return typer.confirm(f"Make these {said['data']['proposed']} values the originals?")
+
+
+def _somebody_is_there() -> bool:
+    return sys.stdin.isatty()
 
 
 def _listed(common: Common, scope: str, *, yes: bool) -> dict[str, Any]:

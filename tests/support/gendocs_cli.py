@@ -24,7 +24,8 @@ Generated from the program; change it there and run `make docs`.
 
 Asks koordlet what it sees, does and why, gives it orders, and undoes what it did. It talks to
 `api.sock` in koordlet's run directory, which is root's alone. `doctor`, `plan`, `slo check`,
-`slo defaults`, `rollback` and, by what a daemon left, `metrics` also work where none runs.
+`slo defaults`, `rollback`, `adopt --dry-run` and, by what a daemon left, `metrics` also work where
+none runs.
 """
 
 EXIT_MEANINGS = {
@@ -34,7 +35,8 @@ EXIT_MEANINGS = {
     ExitCode.NO_DAEMON: "needs the daemon, and it does not answer",
     ExitCode.NOT_AS_WANTED: "done, but something is not as wanted. `doctor`: a capability that the"
     " NodeSLO in force needs is missing, or another agent manages this node. `slo check`:"
-    " warnings. `rollback`, `release`: a file was left because it holds a foreign value",
+    " warnings. `rollback`, `release`: a file was left because it holds a foreign value. `adopt`:"
+    " something that another agent left is still there",
 }
 
 OUTPUT = """\

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from koordlet.host.cgroup import CgroupId
 from koordlet.model.actions import Status
 from koordlet.model.adoption import ADOPTED, Adoption, AdoptStatus
 from koordlet.model.knobs import Channel, Knob
@@ -31,7 +32,7 @@ def rig(tmp_path: Path) -> Rig:
 
 def entry(host: FakeHost, path: str = TIER, knob: Knob = Knob.CPU_QUOTA, **rest: str) -> Adoption:
     identity = host.cgroups().identity(CgroupPath(path), knob)
-    assert identity
+    assert isinstance(identity, CgroupId)
     return Adoption(
         CgroupPath(path),
         knob,
