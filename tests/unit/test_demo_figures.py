@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import io
 import itertools
 import statistics
@@ -73,13 +74,9 @@ def test_an_arm_is_its_requests_together_and_its_work_over_its_time() -> None:
 def test_an_unsent_request_lowers_the_ratio_of_its_arm() -> None:
     whole = one(Arm.ALONE, 0, 0.001, 0.0)
     played = Played((0.0, 1.0), (0.0, None), (0.001, None))
-    part = Slice(**{**vars_of(whole), "played": played})
+    part = dataclasses.replace(whole, played=played)
     assert demofigures.of_arm([part], cores=2)["sent_ratio"] == 0.5
     assert demofigures.of_arm([part], cores=2)["unanswered"] == 1
-
-
-def vars_of(whole: Slice) -> dict[str, object]:
-    return {name: getattr(whole, name) for name in whole.__dataclass_fields__}
 
 
 def test_the_day_rises_from_night_to_noon_and_falls_again() -> None:
