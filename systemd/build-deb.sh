@@ -23,7 +23,8 @@ sed -e "s/@VERSION@/$VERSION/; s/@ARCH@/$ARCH/; s/@SIZE@/$(du -sk "$ROOT" | cut 
 for script in postinst prerm postrm; do
     install -m 0755 "$SOURCE/systemd/debian/$script" "$ROOT/DEBIAN/$script"
 done
-printf '%s\n' /etc/koordlet/koordlet.yaml /etc/koordlet/nodeslo.yaml >"$ROOT/DEBIAN/conffiles"
+printf '%s\n' /etc/koordlet/koordlet.yaml /etc/koordlet/nodeslo.yaml \
+    /etc/koord-runtimeproxy/config.yaml >"$ROOT/DEBIAN/conffiles"
 (cd "$ROOT" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$ROOT/DEBIAN/md5sums"
 
 DEB=$SOURCE/dist/koord-host_${VERSION}_$ARCH.deb
