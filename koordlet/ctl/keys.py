@@ -8,6 +8,7 @@ import sys
 import termios
 import tty
 from types import TracebackType
+from typing import Any
 
 
 class Keys:
@@ -18,7 +19,7 @@ class Keys:
 
     def __init__(self) -> None:
         self._fd = sys.stdin.fileno() if sys.stdin.isatty() else -1
-        self._before: list[object] = []
+        self._before: list[Any] = []
 
     def __enter__(self) -> Keys:
         if self._fd >= 0:

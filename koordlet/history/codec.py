@@ -7,9 +7,9 @@ workloads do not move within a minute, so a steady one takes 8 bytes and one tha
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 
-from koordlet.history.summary import Summary, merged, steady
+from koordlet.history.summary import Summary, bucket_of
 
 _ZERO, _STEADY, _BYTES, _WORDS = range(4)
 _HEAD = struct.Struct("<BBH")  # series, kind, covered seconds
@@ -52,65 +52,116 @@ def pack_spread(
     )
 
 
-def pack(series: int, summary: Summary) -> bytes:
-    """Any summary."""
-    if summary.lowest == summary.highest:
-        return pack_steady(series, summary.lowest, summary.covered_s)
-    three = (summary.mean, summary.lowest, summary.highest)
-    return pack_spread(series, summary.covered_s, three, summary.buckets)
+class Tally:
+    """One series of several rows, added up as they are read."""
+
+    __slots__ = ("_buckets", "_covered_s", "_highest", "_lowest", "_steady", "_sum")
+
+    def __init__(self) -> None:
+        self._covered_s = 0
+        self._sum = 0.0
+        self._lowest = float("inf")
+        self._highest = float("-inf")
+        self._steady: dict[float, int] = {}  # seconds by value, of rows in which it did not move
+        self._buckets: dict[int, int] = {}
+
+    def add_steady(self, value: float, seconds: int) -> None:
+        """Seconds in which it was ``value``."""
+        self._covered_s += seconds
+        self._sum += value * seconds
+        if value < self._lowest:
+            self._lowest = value
+        if value > self._highest:
+            self._highest = value
+        self._steady[value] = self._steady.get(value, 0) + seconds
+
+    def add_spread(
+        self, seconds: int, mean: float, lowest: float, highest: float, counts: tuple[int, ...]
+    ) -> None:
+        """A row in which it moved; ``counts`` are its buckets, then the seconds of each."""
+        self._covered_s += seconds
+        self._sum += mean * seconds
+        self._lowest = min(self._lowest, lowest)
+        self._highest = max(self._highest, highest)
+        buckets, half = self._buckets, len(counts) // 2
+        for bucket, held in zip(counts[:half], counts[half:], strict=True):
+            buckets[bucket] = buckets.get(bucket, 0) + held
+
+    def summary(self) -> Summary:
+        """All of it."""
+        mean = self._sum / self._covered_s if self._covered_s else 0.0
+        buckets = self._all_buckets()
+        return Summary(self._covered_s, mean, self._lowest, self._highest, buckets)
+
+    def _all_buckets(self) -> dict[int, int]:
+        buckets = dict(self._buckets)
+        for value, seconds in self._steady.items():
+            bucket = bucket_of(value)
+            buckets[bucket] = buckets.get(bucket, 0) + seconds
+        return buckets
+
+    def packed(self, series: int) -> bytes:
+        """All of it as bytes."""
+        if self._lowest == self._highest:
+            return pack_steady(series, self._lowest, self._covered_s)
+        three = (self._sum / max(self._covered_s, 1), self._lowest, self._highest)
+        return pack_spread(series, self._covered_s, three, self._all_buckets())
 
 
-def unpack(data: bytes, wanted: Container[int] | None = None) -> Iterator[tuple[int, Summary]]:
-    """Number and summary of each series in ``data``, or of the ``wanted`` ones; a number may come
-    twice. Raises CodecError.
+def tallied(rows: Iterable[bytes], wanted: Container[int] | None = None) -> dict[int, Tally]:
+    """What ``rows`` of one subject come to by series, or by the ``wanted`` ones of them.
+
+    Raises CodecError.
     """
-    at = 0
+    found: dict[int, Tally] = {}
     try:
-        while at < len(data):
-            series, kind, covered_s = _HEAD.unpack_from(data, at)
-            size = _size(kind, data, at)
-            if wanted is None or series in wanted:
-                yield series, _summary(kind, covered_s, data, at + _HEAD.size)
-            at += size
+        for row in rows:
+            for series, kind, covered_s, at in _heads(row):
+                if wanted is None or series in wanted:
+                    tally = found.get(series) or found.setdefault(series, Tally())
+                    _take(tally, kind, covered_s, row, at)
     except struct.error as error:
         raise CodecError(f"a summary ends too early: {error}") from error
+    return found
 
 
-def _size(kind: int, data: bytes, at: int) -> int:
-    if kind == _ZERO:
-        return _HEAD.size
-    if kind == _STEADY:
-        return _HEAD.size + _VALUE.size
+def _heads(row: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Series, kind, covered seconds and where the rest begins, of each summary in a row."""
+    at = 0
+    while at < len(row):
+        series, kind, covered_s = _HEAD.unpack_from(row, at)
+        at += 4
+        yield series, kind, covered_s, at
+        if kind == _STEADY:
+            at += 4
+        elif kind != _ZERO:
+            at += _SPREAD.size + _count(kind, row, at) * (3 if kind == _BYTES else 4)
+
+
+def _count(kind: int, row: bytes, at: int) -> int:
     if kind not in (_BYTES, _WORDS):
         raise CodecError(f"no summary is of kind {kind}")
-    count = int(_SPREAD.unpack_from(data, at + _HEAD.size)[0])
-    return _HEAD.size + _SPREAD.size + count * (3 if kind == _BYTES else 4)
+    return int(_SPREAD.unpack_from(row, at)[0])
 
 
-def _summary(kind: int, covered_s: int, data: bytes, at: int) -> Summary:
+def _take(tally: Tally, kind: int, covered_s: int, row: bytes, at: int) -> None:
     if kind == _ZERO:
-        return Summary(covered_s, 0.0, 0.0, 0.0, {0: covered_s})
-    if kind == _STEADY:
-        return steady(_VALUE.unpack_from(data, at)[0], covered_s)
-    count, mean, lowest, highest = _SPREAD.unpack_from(data, at)
-    letter = "B" if kind == _BYTES else "H"
-    both = struct.unpack_from(f"<{count}H{count}{letter}", data, at + _SPREAD.size)
-    return Summary(
-        covered_s, mean, lowest, highest, dict(zip(both[:count], both[count:], strict=True))
-    )
+        tally.add_steady(0.0, covered_s)
+    elif kind == _STEADY:
+        tally.add_steady(_VALUE.unpack_from(row, at)[0], covered_s)
+    else:
+        count, mean, lowest, highest = _SPREAD.unpack_from(row, at)
+        if count == 0:
+            raise CodecError("a summary without a bucket")
+        letter = "B" if kind == _BYTES else "H"
+        counts = struct.unpack_from(f"<{count}H{count}{letter}", row, at + _SPREAD.size)
+        tally.add_spread(covered_s, mean, lowest, highest, counts)
 
 
-def repacked(rows: Sequence[bytes]) -> bytes:
-    """One row for the time that all ``rows`` of a subject cover."""
-    return b"".join(pack(series, merged(parts)) for series, parts in gathered(rows).items())
-
-
-def gathered(
-    rows: Iterable[bytes], wanted: Container[int] | None = None
-) -> dict[int, list[Summary]]:
-    """The summaries of ``rows`` by series."""
-    found: dict[int, list[Summary]] = {}
-    for row in rows:
-        for series, summary in unpack(row, wanted):
-            found.setdefault(series, []).append(summary)
-    return found
+def repacked(rows: Iterable[bytes]) -> bytes:
+    """One row for the time that all ``rows`` of a subject cover. Raises CodecError."""
+    found = tallied(rows)
+    try:
+        return b"".join(tally.packed(series) for series, tally in found.items())
+    except (struct.error, OverflowError) as error:
+        raise CodecError(f"no summary that was ever written: {error}") from error

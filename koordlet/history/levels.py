@@ -12,22 +12,24 @@ FUTURE_S = DAY_S
 
 @dataclass(frozen=True, slots=True)
 class Grain:
-    """Roll-ups of one period. After ``keep_s`` they are merged into ``next_s``; where room is
-    short already after ``least_s``.
+    """Roll-ups of one period. After ``keep_s``, sooner where room is short, they are merged into
+    ``next_s``.
     """
 
     period_s: int
     next_s: int
     keep_s: float
-    least_s: float
 
 
 GRAINS = (
-    Grain(MINUTE_S, 10 * MINUTE_S, keep_s=DAY_S, least_s=3 * HOUR_S),
-    Grain(10 * MINUTE_S, HOUR_S, keep_s=7 * DAY_S, least_s=DAY_S),
-    Grain(HOUR_S, HOUR_S, keep_s=float("inf"), least_s=0.0),
+    Grain(MINUTE_S, 10 * MINUTE_S, keep_s=DAY_S),
+    Grain(10 * MINUTE_S, HOUR_S, keep_s=7 * DAY_S),
+    Grain(HOUR_S, HOUR_S, keep_s=float("inf")),
 )
 """From the finest to the coarsest, which is merged into nothing: there the oldest leave."""
+
+FAIR_SHARE = 1 / len(GRAINS)
+"""Where room is short, a grain that takes more than this of it gives up its oldest."""
 
 
 class Fate(Enum):
@@ -54,10 +56,17 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The first and the last period that a grain has roll-ups of, by their starts."""
+    """The first and the last period that a grain has roll-ups of, by their starts, and what those
+    of the last one take.
+    """
 
     first_s: int
     last_s: int
+    last_bytes: int
+
+    def bytes(self, grain: Grain) -> int:
+        """About what the whole grain takes, were each period like the last one."""
+        return self.last_bytes * ((self.last_s - self.first_s) // grain.period_s + 1)
 
 
 def next_work(
@@ -72,7 +81,7 @@ def next_work(
         work = _by_age(held, now_s, keep_s)
         if work is not None:
             return work
-    return _for_room(held, now_s) if is_short else None
+    return _for_room(held) if is_short else None
 
 
 def _by_age(held: Mapping[int, Held], now_s: float, keep_s: float) -> Work | None:
@@ -90,21 +99,21 @@ def _by_age(held: Mapping[int, Held], now_s: float, keep_s: float) -> Work | Non
     return None
 
 
-def _for_room(held: Mapping[int, Held], now_s: float) -> Work | None:
-    """Merge the finest that is old enough, drop the oldest hour, else the oldest of all."""
-    for grain in GRAINS:
-        found = held.get(grain.period_s)
-        if found is None:
-            continue
-        fate = Fate.DROP if grain is GRAINS[-1] else Fate.MERGE
-        work = _first(grain, found.first_s, fate)
-        if work.end_s <= now_s - grain.least_s:
-            return work
-    rest = [(held[grain.period_s].first_s, grain) for grain in GRAINS if grain.period_s in held]
-    if not rest:
+def _for_room(held: Mapping[int, Held]) -> Work | None:
+    """Merge the finest that takes too much; if none does drop the oldest hour, else the oldest."""
+    found = [(grain, held[grain.period_s]) for grain in GRAINS if grain.period_s in held]
+    if not found:
         return None
-    first_s, grain = min(rest, key=lambda each: each[0])
-    return _first(grain, first_s, Fate.DROP)
+    total = sum(each.bytes(grain) for grain, each in found)
+    newest_s = max(each.last_s for _, each in found)
+    for grain, each in found:
+        fate = Fate.DROP if grain is GRAINS[-1] else Fate.MERGE
+        work = _first(grain, each.first_s, fate)
+        # What is still being added to is merged last of all: that is, never.
+        if each.bytes(grain) > FAIR_SHARE * total and work.end_s <= newest_s:
+            return work
+    grain, each = min(found, key=lambda one: one[1].first_s)
+    return _first(grain, each.first_s, Fate.DROP)
 
 
 def _first(grain: Grain, start_s: int, fate: Fate) -> Work:

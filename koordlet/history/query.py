@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from koordlet.history.codec import CodecError, gathered
+from koordlet.history.codec import CodecError, Tally, tallied
 from koordlet.history.fields import ALL_SERIES, FAMILIES, MAIN_SERIES
 from koordlet.history.levels import DAY_S, GRAINS, HOUR_S, MINUTE_S
 from koordlet.history.rollup import Subject
@@ -167,8 +167,8 @@ class _Reading:
         numbers = {number for number, name in names.items() if name in wanted}
         points: dict[str, dict[int, Summary]] = {name: {} for name in wanted}
         for start_s, rows in sorted(self._rows(found.number).items()):
-            for number, parts in _gathered(rows, numbers).items():
-                points[names[number]][start_s] = merged(parts)
+            for number, tally in _tallied(rows, numbers).items():
+                points[names[number]][start_s] = tally.summary()
         for name in wanted:
             if points[name]:
                 stats = tuple(self._stat(*point) for point in points[name].items())
@@ -194,9 +194,9 @@ class _Reading:
         return rows
 
 
-def _gathered(rows: list[bytes], numbers: set[int]) -> dict[int, list[Summary]]:
+def _tallied(rows: list[bytes], numbers: set[int]) -> dict[int, Tally]:
     try:
-        return gathered(rows, numbers)
+        return tallied(rows, numbers)
     except CodecError as error:
         raise sqlite3.DatabaseError(f"a damaged roll-up: {error}") from error
 

@@ -164,8 +164,8 @@ class Recorder:
             self._leave(index)
         for index, key in readings.keys:
             self._keys[index] = key
-            for track in self._tracks_of(index):
-                track.key = key
+            for known in self._tracks_of(index):
+                known.key = key
         at_s, tracks = self._at_s, self._tracks
         for index, group, values in readings.changed:
             track = tracks.get(index * GROUP_COUNT + group) or self._new_track(index, group)
@@ -187,13 +187,13 @@ class Recorder:
     def _leave(self, index: int) -> None:
         self._keys.pop(index, None)
         for number in range(index * GROUP_COUNT, (index + 1) * GROUP_COUNT):
-            track = self._tracks.pop(number, None)
-            if track is None:
+            left = self._tracks.pop(number, None)
+            if left is None:
                 continue
-            lived_s = self._at_s - track.rows[0] if track.is_new else SHORT_LIFE_S
+            lived_s = self._at_s - left.rows[0] if left.is_new else SHORT_LIFE_S
             if lived_s >= SHORT_LIFE_S and len(self._left) < MOST_LEFT:
-                track.ends_s = self._at_s
-                self._left.append(track)
+                left.ends_s = self._at_s
+                self._left.append(left)
 
     def _decide(self) -> None:
         """Budget and quotas as of now; what is decided no more has a gap."""

@@ -74,6 +74,9 @@ def _packed(track: Track, numbers: tuple[int, ...], lasted_s: float) -> Iterator
     width = track.width
     ends_s = lasted_s if track.ends_s is None else track.ends_s
     seconds = _whole_seconds(track.rows[::width], ends_s)
+    if len(seconds) == 1:
+        yield from _one_row(track.rows[1:], numbers, seconds[0])
+        return
     for at, number in enumerate(numbers, start=1):
         column = track.rows[at::width]
         if track.has_gaps:
@@ -84,6 +87,13 @@ def _packed(track: Track, numbers: tuple[int, ...], lasted_s: float) -> Iterator
             yield packed
 
 
+def _one_row(values: array[float], numbers: tuple[int, ...], held: int) -> Iterator[bytes]:
+    """Most things do not move within a minute. What is not known is NaN, unequal to itself."""
+    for number, value in zip(numbers, values, strict=True):
+        if held and value == value:
+            yield pack_steady(number, value, held)
+
+
 def _whole_seconds(begins_s: array[float], ends_s: float) -> list[int]:
     """How many whole seconds each row held; rounded so that their sum is right."""
     edges = [int(second + 0.5) for second in begins_s]
@@ -92,7 +102,7 @@ def _whole_seconds(begins_s: array[float], ends_s: float) -> list[int]:
 
 
 def _with_gaps(number: int, column: array[float], seconds: list[int]) -> bytes:
-    """The column without the rows that have no value (NaN, which is unequal to itself)."""
+    """The column without the rows that have no value."""
     known = [(value, held) for value, held in zip(column, seconds, strict=True) if value == value]
     if not known:
         return b""

@@ -27,6 +27,8 @@ MERGED_AT_ONCE = 32
 """Subjects whose roll-ups are merged in one transaction: some 20 ms of work."""
 FULL_AT = 0.9
 """From this share of the size limit on, room is made."""
+WAL_BYTES = 1 << 20
+"""What the log beside the file keeps after it was copied there, every 1000 pages."""
 _SEEN_EVERY_MINUTES = 60
 
 _SCHEMA = f"""
@@ -84,6 +86,7 @@ class HistoryStore:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=NORMAL")
         db.execute("PRAGMA cache_size=-256")  # KiB; the default of 2 MiB fills with time
+        db.execute(f"PRAGMA journal_size_limit={WAL_BYTES}")
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version not in (0, VERSION):
             raise sqlite3.DatabaseError(f"history of version {version}, not {VERSION}")
@@ -199,12 +202,16 @@ class HistoryStore:
     def _held(self) -> dict[int, Held]:
         held: dict[int, Held] = {}
         for grain in GRAINS:
+            table = f"rollups_{grain.period_s}"
             first, last = self._db.execute(
-                f"SELECT (SELECT min(key) FROM rollups_{grain.period_s}),"
-                f" (SELECT max(key) FROM rollups_{grain.period_s})"
+                f"SELECT (SELECT min(key) FROM {table}), (SELECT max(key) FROM {table})"
             ).fetchone()
             if first is not None:
-                held[grain.period_s] = Held(start_of(first), start_of(last))
+                (size,) = self._db.execute(
+                    f"SELECT sum(length(data)) FROM {table} WHERE key >= ?",
+                    (key_of(start_of(last)),),
+                ).fetchone()
+                held[grain.period_s] = Held(start_of(first), start_of(last), size)
         return held
 
     def _merge_some(self, work: Work) -> bool:
@@ -254,8 +261,9 @@ class HistoryStore:
             if gone.rowcount:
                 self._known = {}
         if self._pragma("page_count") * self._page_bytes() > keep_bytes:
-            self._db.execute("PRAGMA incremental_vacuum").fetchall()
-        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            # A page a step: execute() would take a single one.
+            self._db.executescript("PRAGMA incremental_vacuum")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

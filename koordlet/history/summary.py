@@ -63,11 +63,6 @@ def middle_of(bucket: int) -> float:
     return float(value)
 
 
-def steady(value: float, covered_s: int) -> Summary:
-    """A series that was ``value`` all the time."""
-    return Summary(covered_s, value, value, value, {bucket_of(value): covered_s})
-
-
 def merged(parts: Iterable[Summary]) -> Summary:
     """The summary of all the time that ``parts`` cover; at least one is needed."""
     found = tuple(parts)

@@ -111,7 +111,8 @@ class AuditStore:
             ).rowcount
             gone += self._cut_to_size()
         with self._lock:
-            self._db.execute("PRAGMA incremental_vacuum").fetchall()
+            # A page a step: execute() would take a single one.
+            self._db.executescript("PRAGMA incremental_vacuum")
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return gone
 

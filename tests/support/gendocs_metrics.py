@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from koordlet.api.ownmetrics import OWN_FAMILIES, TICK_BUCKETS_S
 from koordlet.history.fields import ALL_SERIES, FAMILIES, ROOT_QUOTA, SERIES
-from koordlet.history.levels import DAY_S, GRAINS, HOUR_S
+from koordlet.history.levels import DAY_S, GRAINS
 from koordlet.history.recorder import SHORT_LIFE_S
 from koordlet.metrics.catalog import LABELS, Family, Page, families
 from koordlet.metrics.collectors.cadence import (
@@ -104,10 +104,10 @@ the five highest bits of its fraction, and counts add up.
 
 **Bounded.** Roll-ups of a minute are merged into ten minutes after {GRAINS[0].keep_s / DAY_S:.0f}
 day, these into hours after {GRAINS[1].keep_s / DAY_S:.0f} days, and leave after
-`historyRetentionDays`. Where `history.db` comes near `historyMaxMiB`, minutes older than
-{GRAINS[0].least_s / HOUR_S:.0f} h, then ten minutes older than a day, are merged early, then the
-oldest hours leave. A range is answered in steps of at least its coarsest roll-up. While the wall
-clock was set within the last hour nothing leaves for its age. What lived for less than
+`historyRetentionDays`. Where `history.db` comes near `historyMaxMiB`, minutes, then ten minutes
+that take more than a third of it are merged early, else the oldest hours leave. A range is answered
+in steps of at least its coarsest roll-up. While the wall clock was set within the last hour nothing
+leaves for its age. What lived for less than
 {SHORT_LIFE_S:.0f} s has no series of its own; its pod and tier have it. At a crash the running
 minute is lost; a restart within a minute adds to it.
 

@@ -72,8 +72,8 @@ class HistoryRig:
         self, since_s: float = T0_S, until_s: float = T0_S + 3_600, **asked: Any
     ) -> list[Line]:
         """What the store has of pod web's CPU use, or of whatever is asked for."""
-        asked = {"target": "shop/web", "series": ("used_cpu_cores",), "step_s": 60} | asked
-        query = RangeQuery(since_s, until_s, **asked)
+        usual: dict[str, Any] = {"target": "shop/web", "series": ("used_cpu_cores",), "step_s": 60}
+        query = RangeQuery(since_s, until_s, **(usual | asked))
         return list(HistoryReader(self.path).query(query).lines)
 
 

@@ -59,12 +59,15 @@ def test_old_events_leave(store: AuditStore) -> None:
     assert [e.at_wall_s for e in store.query(AuditQuery())] == [3 * DAY]
 
 
-def test_the_oldest_leave_where_the_store_grows_too_large(store: AuditStore) -> None:
+def test_the_oldest_leave_where_the_store_grows_too_large(
+    store: AuditStore, tmp_path: Path
+) -> None:
     for batch in range(10):
         store.append([event(batch * 1000 + n, reason="x" * 200) for n in range(300)])
     assert store.size_bytes() > 256 << 10
     assert store.prune(0) > 0
     assert store.size_bytes() <= 256 << 10
+    assert (tmp_path / "audit.db").stat().st_size <= 256 << 10, "what is free is given back"
     newest = store.query(AuditQuery(limit=1))[0]
     assert newest.at_wall_s == 9_299
     assert store.prune(0) == 0

@@ -14,7 +14,7 @@ from tests.support.historyrig import HistoryRig, cpu
 
 PODS, CONTAINERS = 110, 3
 MOST_MIB = 4.0
-MINUTES = 3
+MINUTES = 2
 
 
 def keys() -> Iterator[tuple[int, EntityKey]]:

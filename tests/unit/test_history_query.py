@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,7 @@ def subjects(answer: RangeAnswer) -> list[Subject]:
         ({"level": Level.APP, "target": "crunch"}, [APP]),
     ],
 )
-def test_what_a_target_means(path: Path, asked: dict[str, object], found: list[Subject]) -> None:
+def test_what_a_target_means(path: Path, asked: dict[str, Any], found: list[Subject]) -> None:
     assert subjects(ask(path, series=("used_cpu_cores",), **asked)) == found
 
 

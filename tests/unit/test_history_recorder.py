@@ -83,9 +83,10 @@ def test_a_silent_core_is_a_gap(rig: HistoryRig) -> None:
     rig.tick(cpu(1, 1.0), keys=((1, POD),))
     rig.idle(9)
     rig.tick(after_s=40.0)
+    rig.tick(cpu(1, None))
     rig.idle(10)
     (line,) = rig.lines()
-    assert line.points[0].covered_s == 10  # nine seconds, and the tick that was due
+    assert line.points[0].covered_s == 11  # nine seconds, the tick that was due, and the next
 
 
 def test_values_of_an_earlier_core_end_with_it(rig: HistoryRig) -> None:
@@ -160,17 +161,16 @@ def test_PP_17_a_clock_set_forward_leaves_a_gap_and_nothing_absurd(rig: HistoryR
     rig.tick(cpu(1, 1.0), keys=((1, POD),))
     rig.idle(29)
     rig.clock.ahead_s += 600
-    rig.idle(61)
+    rig.idle(91)
     (line,) = rig.lines()
     assert [point.start_s - T0_S for point in line.points] == [0, 600, 660]
-    assert [point.covered_s for point in line.points][:2] == [30, 30]
-    assert max(point.covered_s for point in line.points) <= 60
+    assert [point.covered_s for point in line.points] == [30, 30, 60]
 
 
 def test_PP_17_a_clock_that_was_set_is_not_trusted_for_an_hour(rig: HistoryRig) -> None:
     rig.tick(cpu(1, 1.0), keys=((1, POD),))
     rig.idle(3_660)
-    assert [piece.steady for piece in rig.pieces][-2:] == [False, True]
+    assert [piece.steady for piece in rig.pieces][-3:] == [False, True, True]
     rig.clock.ahead_s += 10
     rig.idle(60)
     assert not rig.pieces[-1].steady
@@ -204,7 +204,7 @@ def test_a_slow_tick_is_no_silence() -> None:
 def test_budget_and_quotas_have_a_history(rig: HistoryRig) -> None:
     core = replace(
         views.core_status(),
-        be_roots=(BeRoot(views.BE_TIER, "tier", True), BeRoot(views.ENCODER, "encoder", True)),
+        be_roots=(BeRoot(views.BE_TIER, "tier"), BeRoot(views.ENCODER, "encoder")),
     )
     write = SetValue(
         views.BE_TIER, Knob.CPU_QUOTA, 80_000, "cpu_suppress", "", (("period_us", 100_000),)
@@ -219,7 +219,8 @@ def test_budget_and_quotas_have_a_history(rig: HistoryRig) -> None:
     assert budget.whole.mean == pytest.approx(1.2)
     assert budget.whole.covered_s == 120
     (quota,) = rig.lines(target="besteffort", series=("be_quota_cores",))
-    assert (quota.whole.covered_s, quota.whole.lowest) == (60, pytest.approx(0.4))
+    assert quota.whole.covered_s == 60
+    assert quota.whole.lowest == pytest.approx(0.4)
     assert quota.whole.highest == pytest.approx(0.8)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from koordlet.history import store as store_module
-from koordlet.history.codec import gathered, pack_steady
+from koordlet.history.codec import pack_steady, tallied
 from koordlet.history.levels import DAY_S, GRAINS, HOUR_S, Fate, Held, next_work
 from koordlet.history.query import HistoryReader, RangeQuery, Stat
 from koordlet.history.rollup import Row, Subject
@@ -146,7 +146,7 @@ def test_the_file_stays_within_its_limit(store: HistoryStore, path: Path) -> Non
     limits = Limits(keep_days=7, keep_bytes=1 << 20)
     subjects = [WEB._replace(pod=f"web-{number}", uid=f"u{number}") for number in range(100)]
     largest = 0
-    for minute in range(600):
+    for minute in range(300):
         made = row(store, 1.0 + minute, series=15)
         store.append(MINUTE0 + minute, dict.fromkeys(subjects, made))
         for _ in range(5):
@@ -161,12 +161,12 @@ def test_the_file_stays_within_its_limit(store: HistoryStore, path: Path) -> Non
 
 
 def test_a_lower_limit_makes_the_file_smaller(store: HistoryStore, path: Path) -> None:
-    for minute in range(400):
-        subjects = {WEB._replace(pod=f"web-{n}"): row(store, 2.0, series=15) for n in range(30)}
+    for minute in range(100):
+        subjects = {WEB._replace(pod=f"web-{n}"): row(store, 2.0, series=15) for n in range(120)}
         store.append(MINUTE0 + minute, subjects)
     assert path.stat().st_size + path.with_name("history.db-wal").stat().st_size > 1 << 20
     limits = Limits(7, 256 << 10)
-    while store.settle(T0_S + 400 * 60, limits, trusts_clock=False):
+    while store.settle(T0_S + 100 * 60, limits, trusts_clock=False):
         pass
     assert path.stat().st_size <= 256 << 10
 
@@ -290,27 +290,38 @@ def test_H18_a_name_that_is_no_utf8_is_stored_as_far_as_it_is_text(store: Histor
 
 
 def test_the_first_thing_by_age_is_what_is_too_old_for_all() -> None:
-    held = {3600: Held(0, 7_200), 60: Held(100 * HOUR_S, 200 * HOUR_S)}
+    held = {3600: Held(0, 7_200, 1), 60: Held(100 * HOUR_S, 200 * HOUR_S, 1)}
     work = next_work(held, 200 * HOUR_S, keep_s=DAY_S, is_short=False, trusts_clock=True)
     assert work is not None
     assert (work.fate, work.grain.period_s, work.start_s) == (Fate.DROP, 60, 100 * HOUR_S)
 
 
-def test_where_room_is_short_the_finest_that_is_old_enough_is_merged_first() -> None:
-    now_s = 100.0 * HOUR_S
-    old, young = Held(0, 99 * HOUR_S), Held(99 * HOUR_S, 99 * HOUR_S)
+def for_room(**last_bytes: int) -> tuple[Fate, int] | None:
+    """What gives way where room is short: ten hours of minutes, of tens, of hours before them."""
+    held = {}
+    for number, (grain, size) in enumerate(last_bytes.items()):
+        start_s = (20 - 10 * number) * HOUR_S
+        held[int(grain[1:])] = Held(start_s, start_s + 10 * HOUR_S, size)
+    work = next_work(held, 1e9, keep_s=1e12, is_short=True, trusts_clock=False)
+    return None if work is None else (work.fate, work.grain.period_s)
 
-    def fate(held: dict[int, Held]) -> tuple[Fate, int] | None:
-        work = next_work(held, now_s, keep_s=1e9, is_short=True, trusts_clock=False)
-        return work and (work.fate, work.grain.period_s)
 
-    assert fate({60: old, 600: old, 3600: old}) == (Fate.MERGE, 60)
-    assert fate({60: young, 600: old, 3600: old}) == (Fate.MERGE, 600)
-    assert fate({60: young, 600: young, 3600: old}) == (Fate.DROP, 3600)
-    assert fate({60: young, 600: young}) == (Fate.DROP, 60)
-    assert fate({}) is None
+def test_where_room_is_short_the_finest_that_takes_too_much_is_merged_first() -> None:
+    assert for_room(_60=1, _600=1, _3600=1) == (Fate.MERGE, 60)
+    assert for_room(_60=1, _600=20, _3600=1) == (Fate.MERGE, 600)
+    assert for_room(_60=1, _600=1, _3600=1_000) == (Fate.DROP, 3600)
+    assert for_room(_60=1) == (Fate.MERGE, 60)
+    assert for_room() is None
+
+
+def test_what_is_still_added_to_is_not_merged_but_dropped_if_it_alone_is_too_much() -> None:
+    held = {60: Held(0, 300, 1 << 20)}
+    work = next_work(held, 360, keep_s=DAY_S, is_short=True, trusts_clock=True)
+    assert work is not None
+    assert (work.fate, work.start_s) == (Fate.DROP, 0)
 
 
 def test_rows_of_one_subject_may_hold_a_series_twice() -> None:
     data = pack_steady(1, 2.0, 10) + pack_steady(1, 4.0, 20)
-    assert [part.covered_s for part in gathered([data])[1]] == [10, 20]
+    whole = tallied([data])[1].summary()
+    assert (whole.covered_s, whole.lowest, whole.highest) == (30, 2.0, 4.0)

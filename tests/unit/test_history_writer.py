@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from koordlet.history import writer as writer_module
 from koordlet.history.query import HistoryReader, RangeQuery
 from koordlet.history.recorder import Piece
 from koordlet.history.store import HistoryStore, Limits
@@ -140,9 +140,10 @@ def test_a_disk_that_is_too_slow_costs_minutes_and_no_memory(tmp_path: Path) -> 
 def test_at_a_stop_nobody_waits_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     pause: Callable[[float], None] = slept.append
-    monkeypatch.setattr(writer_module.time, "sleep", pause)
+    monkeypatch.setattr(time, "sleep", pause)
     writer = HistoryWriter(tmp_path / "history.db", AMPLE)
     writer._breathe()
+    writer.start()
     writer.stop()
     writer._breathe()
     assert len(slept) == 1
