@@ -24,7 +24,7 @@ from koordlet.pods.hostapp import declared_cgroup
 from koordlet.pods.layout import find_layout
 from koordlet.pods.locate import LocateCache, locate_pods
 from koordlet.protocol.problem import Problem
-from koordlet.treewatch import TreeWatch, scan
+from koordlet.treewatch import Children, TreeWatch, scan
 
 QUIET_S = 5
 RESCAN_S = 30.0  # a missed event costs at most this
@@ -51,7 +51,7 @@ class Seen:
 
     workloads: Workloads
     be_roots: tuple[BeRoot, ...]
-    be_tree: Mapping[CgroupPath, tuple[CgroupPath, ...]]
+    be_tree: Children
     problems: tuple[Problem, ...]
 
 
@@ -139,7 +139,7 @@ class Observer:
         layout = self._layout()
         workloads, problems = self._workloads(now_s, layout)
         roots = be_roots(workloads)
-        tree = scan(self._cgroups, (root.path for root in roots))
+        tree = scan(self._cgroups, (root.path for root in roots), self.seen.be_tree)
         return Seen(workloads, roots, tree, problems)
 
     def _layout(self) -> KubeLayout | Missing:

@@ -112,12 +112,16 @@ class TreeWatch:
             self._watch = None
 
 
-def scan(
-    cgroups: Cgroups, roots: Iterable[CgroupPath]
-) -> Mapping[CgroupPath, tuple[CgroupPath, ...]]:
+Children = Mapping[CgroupPath, tuple[CgroupPath, ...]]
+"""The direct children of each directory of a tree."""
+
+
+def scan(cgroups: Cgroups, roots: Iterable[CgroupPath], before: Children | None = None) -> Children:
     """The direct children of every directory at or below ``roots``; gone ones are left out, and
-    all above MAX_DIRS.
+    all above MAX_DIRS. What is as ``before`` is the same object: thousands of paths that are
+    replaced by their equals at each scan scatter whatever lies between them in memory.
     """
+    known = {} if before is None else before
     tree: dict[CgroupPath, tuple[CgroupPath, ...]] = {}
     waiting = list(roots)
     while waiting and len(tree) < MAX_DIRS:
@@ -125,6 +129,8 @@ def scan(
         children = cgroups.children(path, CONTROLLER)
         if isinstance(children, Missing):
             continue
+        if children == known.get(path):
+            children = known[path]
         tree[path] = children
         waiting.extend(children)
     return tree

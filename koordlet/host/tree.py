@@ -11,11 +11,11 @@ import errno
 import os
 import resource
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from koordlet.host.beneath import Opener
+from koordlet.host.keptfiles import PAGE_BYTES, KeptFile, KeptFiles
 from koordlet.model.readings import Missing
 
 Tap = Callable[[str, bytes | Missing], None]
@@ -23,12 +23,10 @@ Tap = Callable[[str, bytes | Missing], None]
 FD_SHARE_PERCENT = 60
 FD_BUDGET_MAX = 8_192
 FD_OTHERS = 72  # pressure triggers, mounts, journal, sockets, pipes, files open for a moment
-_PAGE = 4_096
 _LONG_READ = 65_536
 _SURELY_WHOLE = 1_024
 """A cgroup file that answers with less has told all: the kernel stops early only where the next
 record does not fit into a page, and no listing file has records of 3 KiB."""
-_ROUND_PER_FD = 16
 
 
 class WriteRefusedError(PermissionError):
@@ -72,6 +70,10 @@ class Files(Protocol):
         """Whether something is there now."""
         ...
 
+    def attribute(self, path: str, name: str) -> bytes | Missing:
+        """An extended attribute of a file or directory."""
+        ...
+
     def make_dir(self, path: str) -> None:
         """Create one directory below a managed directory. Raises as ``write`` does."""
         ...
@@ -111,14 +113,6 @@ def fd_budget(hard_limit: int) -> int:
     return max(0, min(share, FD_BUDGET_MAX))
 
 
-@dataclass(slots=True)
-class _Kept:
-    fd: int
-    whole_below: int  # an answer shorter than this is complete
-    size: int = _PAGE
-    hits: int = 1
-
-
 class Tree:
     """The host's real files.
 
@@ -133,16 +127,11 @@ class Tree:
         self.tap = tap
         self.reads = 0
         self.opens = 0
-        self._budget = budget
         self._opener = opener or Opener()
         self._mounts: dict[str, int] = {}  # mount point -> fd, innermost first
         self._managed: dict[str, str] = {}
         self._keep_below: tuple[str, ...] = ()
-        self._kept: dict[str, _Kept] = {}
-        self._below: dict[str, set[str]] = {}  # directory -> kept files and directories in it
-        self._missed: dict[str, int] = {}  # reads of files that did not fit, this round
-        self._admitted: frozenset[str] = frozenset()
-        self._round_ends = 0
+        self._kept = KeptFiles(budget)
 
     @property
     def kept(self) -> int:
@@ -167,12 +156,11 @@ class Tree:
 
     def close(self) -> None:
         """Close every fd and forget the mounts."""
-        for kept in self._kept.values():
-            os.close(kept.fd)
+        self._kept.clear()
         for fd in self._mounts.values():
             os.close(fd)
-        for table in (self._kept, self._below, self._missed, self._mounts, self._managed):
-            table.clear()
+        self._mounts.clear()
+        self._managed.clear()
 
     def read(self, path: str) -> bytes | Missing:
         self.reads += 1
@@ -233,6 +221,12 @@ class Tree:
     def exists(self, path: str) -> bool:
         return not isinstance(self.mode(path), Missing)
 
+    def attribute(self, path: str, name: str) -> bytes | Missing:
+        try:
+            return os.getxattr(path, name, follow_symlinks=False)
+        except OSError as error:
+            return _missing(path, error)
+
     def make_dir(self, path: str) -> None:
         parent, name = self._open_managed_parent(path)
         try:
@@ -249,14 +243,7 @@ class Tree:
             os.close(parent)
 
     def drop(self, prefix: str) -> None:
-        kept = self._kept.pop(prefix, None)
-        if kept is not None:
-            os.close(kept.fd)
-        for entry in self._below.pop(prefix, ()):
-            self.drop(entry)
-        siblings = self._below.get(prefix.rpartition("/")[0])
-        if siblings is not None:
-            siblings.discard(prefix)
+        self._kept.drop(prefix)
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -267,38 +254,39 @@ class Tree:
         except OSError as error:
             return _missing(path, error)
         is_cgroup = bool(mount)
-        kept = _Kept(fd, _SURELY_WHOLE if is_cgroup else 1)
+        kept = KeptFile(fd, _SURELY_WHOLE if is_cgroup else 1)
         try:
             first = os.pread(fd, kept.size, 0)
             answer = self._read_rest(kept, first) if len(first) >= kept.whole_below else first
         except OSError as error:
             os.close(fd)
             return _missing(path, error)
-        if (is_cgroup or path.startswith(self._keep_below)) and self._has_room(path):
-            self._keep(path, kept)
+        may_keep = is_cgroup or path.startswith(self._keep_below)
+        if may_keep and self._kept.has_room(path, self.reads):
+            self._kept.add(path, kept)
         else:
             os.close(fd)
         return answer
 
     def _read_again(self, path: str, error: OSError) -> bytes | Missing:
         """A kept fd failed: after ENODEV the cgroup is gone or was made anew, so look once."""
-        self._forget(path)
+        self._kept.forget(path)
         return self._read_afresh(path) if error.errno == errno.ENODEV else _missing(path, error)
 
-    def _read_on(self, path: str, kept: _Kept, first: bytes) -> bytes | Missing:
+    def _read_on(self, path: str, kept: KeptFile, first: bytes) -> bytes | Missing:
         try:
             return self._read_rest(kept, first)
         except OSError as error:
             return self._read_again(path, error)
 
-    def _read_rest(self, kept: _Kept, first: bytes) -> bytes:
+    def _read_rest(self, kept: KeptFile, first: bytes) -> bytes:
         parts = [first]
         length = len(first)
         while parts[-1]:
             parts.append(os.pread(kept.fd, _LONG_READ, length))
             length += len(parts[-1])
         if length >= kept.size:
-            kept.size = (length // _PAGE + 1) * _PAGE
+            kept.size = (length // PAGE_BYTES + 1) * PAGE_BYTES
         return b"".join(parts)
 
     def _open(self, path: str, mount: str, flags: int) -> int:
@@ -339,54 +327,6 @@ class Tree:
         self.opens += 1
         flags = os.O_RDONLY | os.O_DIRECTORY
         return self._opener.open(self._mounts[mount], parent[len(mount) + 1 :] or ".", flags), name
-
-    # -- kept fds ----------------------------------------------------------------------------
-
-    def _has_room(self, path: str) -> bool:
-        if not self._budget:
-            return False
-        if len(self._kept) < self._budget and (not self._admitted or path in self._admitted):
-            return True
-        if not self._round_ends:
-            self._round_ends = self.reads + self._budget * _ROUND_PER_FD
-        self._missed[path] = self._missed.get(path, 0) + 1
-        if self.reads >= self._round_ends:
-            self._next_round()
-        return False
-
-    def _next_round(self) -> None:
-        """Choose anew which files keep their fd: the most read ones, kept ones first on a tie."""
-        counted = [(-kept.hits, False, path) for path, kept in self._kept.items()]
-        counted += [(-count, True, path) for path, count in self._missed.items()]
-        counted.sort()
-        self._admitted = frozenset(path for _, _, path in counted[: self._budget])
-        for path in [path for path in self._kept if path not in self._admitted]:
-            self._forget(path)
-        for kept in self._kept.values():
-            kept.hits = 0
-        self._missed.clear()
-        self._round_ends = self.reads + self._budget * _ROUND_PER_FD
-
-    def _keep(self, path: str, kept: _Kept) -> None:
-        self._kept[path] = kept
-        entry = path
-        while entry:
-            parent = entry.rpartition("/")[0]
-            known = self._below.get(parent)
-            if known is not None:
-                known.add(entry)
-                return
-            self._below[parent] = {entry}
-            entry = parent
-
-    def _forget(self, path: str) -> None:
-        kept = self._kept.pop(path, None)
-        if kept is not None:
-            with suppress(OSError):
-                os.close(kept.fd)
-        siblings = self._below.get(path.rpartition("/")[0])
-        if siblings is not None:
-            siblings.discard(path)
 
 
 def _missing(path: str, error: OSError) -> Missing:

@@ -13,6 +13,7 @@ from enum import Enum
 from koordlet.metrics.catalog import LABELS, Family, Page, Series, families
 from koordlet.metrics.readings import Entity, EntityKey, Level, ReadingsTable, Values
 
+_GROUP_BITS = 4
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
@@ -32,7 +33,7 @@ class _Lines:
         text = family.help.translate(_HELP_ESCAPES)
         kind = family.kind.value
         self.head = f"# HELP {family.name} {text}\n# TYPE {family.name} {kind}\n".encode()
-        self.kept: dict[tuple[int, int], bytes] = {}
+        self.kept: dict[int, bytes] = {}  # by ``_line_key``
 
 
 class _Part:
@@ -132,18 +133,19 @@ class MetricsPage:
             return
         for (_, group), parts in self._parts.items():
             for part in parts:
-                part.lines.kept.pop((index, group), None)
+                part.lines.kept.pop(_line_key(index, group), None)
 
     def _render_entity(self, index: int, entity: Entity, seen: int) -> None:
         level = entity.key.level
         for group, (revision, values) in entity.groups.items():
             if revision > seen:
+                key = _line_key(index, group)
                 for part in self._parts.get((level, group), ()):
                     text = _render(part, self._labels[index], values)
                     if text:
-                        part.lines.kept[index, group] = text
+                        part.lines.kept[key] = text
                     else:
-                        part.lines.kept.pop((index, group), None)
+                        part.lines.kept.pop(key, None)
 
     def _label_text(self, key: EntityKey) -> str:
         """The labels of an entity with a comma before each."""
@@ -160,6 +162,11 @@ class MetricsPage:
         if attribute == "container_id":
             return f"{self._container_id_prefix()}{value}"
         return "" if value is None else str(value)
+
+
+def _line_key(index: int, group: int) -> int:
+    """Entity and group in one number: a thousand pairs would take half a megabyte."""
+    return index << _GROUP_BITS | group
 
 
 def _render(part: _Part, labels: str, values: Values) -> bytes:
