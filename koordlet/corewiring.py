@@ -36,6 +36,8 @@ from koordlet.qosmanager.registry import STRATEGIES
 from koordlet.resexecutor.effects import Effects
 from koordlet.resexecutor.executor import Executor
 from koordlet.resexecutor.journal import Journal, JournalError, journal_path
+from koordlet.resexecutor.unitlink import greet, unit_capability, unit_thread
+from koordlet.resexecutor.unitthread import UnitThread
 from koordlet.sdnotify import Heartbeat
 from koordlet.specoutbox import SpecOutbox
 from koordlet.supervisor import Signals
@@ -63,7 +65,9 @@ def run_core(config: Config, clock: Clock, signals: Signals, heartbeat: Heartbea
     for lack in shortcomings(probe(machine.cgroups, machine.roots, run_dir=str(config.run_dir))):
         structlog.get_logger("core").info("not available here", what=lack.where, why=lack.what)
     keeping = None if config.dry_run else _keeping(config, machine)
-    tick = Tick(tick_parts(config, clock, machine, observer, hot, keeping))
+    units = unit_thread(machine)
+    greet(units)
+    tick = Tick(tick_parts(config, clock, machine, observer, hot, keeping, units))
     core = Core(
         config,
         clock,
@@ -97,8 +101,11 @@ def tick_parts(
     observer: Observer,
     hot: HotSampler,
     keeping: Keeping | None,
+    units: UnitThread | None = None,
 ) -> TickParts:
-    """Everything a Tick needs. Without ``keeping`` it is a dry run: nothing is ever written."""
+    """Everything a Tick needs. Without ``keeping`` it is a dry run: nothing is ever written, and
+    ``units`` is only asked.
+    """
     facts = NodeFactsReader(machine.cgroups, config, machine.roots)
     spec = SpecOutbox(lambda: observer.seen.workloads)
     executor = Executor(
@@ -107,6 +114,7 @@ def tick_parts(
         clock,
         spec_channel=spec,
         effects=None if keeping is None else keeping.effects,
+        units=units,
         dry_run=keeping is None,
         cpuset_original=_cpuset_original(facts, observer),
         start_writes=config.start_writes_per_tick,
@@ -128,7 +136,7 @@ def tick_parts(
         executor=executor,
         spec=spec,
         strategies=(*STRATEGIES, *extra.strategies),
-        probe=_prober(config, machine),
+        probe=_prober(config, machine, units),
         prove=_prover(config, machine),
         takeover=takeover,
         journal_path="" if keeping is None else keeping.path,
@@ -144,11 +152,14 @@ def _keeping(config: Config, machine: Machine) -> Keeping:
     return Keeping(journal, effects, str(path), problems)
 
 
-def _prober(config: Config, machine: Machine) -> Callable[[], Capabilities]:
+def _prober(
+    config: Config, machine: Machine, units: UnitThread | None
+) -> Callable[[], Capabilities]:
     def found() -> Capabilities:
         host = probe(machine.cgroups, machine.roots, run_dir=str(config.run_dir))
         installed = {each.name: each for each in as_capabilities(config.extensions)}
-        return replace(host, others={**host.others, **installed})
+        systemd = unit_capability(machine, units)
+        return replace(host, others={**host.others, systemd.name: systemd, **installed})
 
     return found
 

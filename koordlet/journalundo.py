@@ -32,6 +32,7 @@ from koordlet.resexecutor.rollback import (
     rollback,
     runtime_of,
 )
+from koordlet.resexecutor.unitlink import unit_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,11 @@ def undo(config: Config, options: RollbackOptions, *, cgroup_root: str | None = 
         report = rollback(
             config.run_dir,
             RollbackHost(
-                machine.cgroups, machine.boot_id, machine.managed_root, machine.root_identity
+                machine.cgroups,
+                machine.boot_id,
+                machine.managed_root,
+                machine.root_identity,
+                unit_thread(machine),
             ),
             SystemClock(),
             options=options,

@@ -18,11 +18,15 @@ from koordlet.host.knobtable import KnobSpec, specs
 from koordlet.host.mounts import Hierarchies, Hierarchy
 from koordlet.host.psi import Psi, PsiResource, read_psi
 from koordlet.host.tree import Files, WriteRefusedError
+from koordlet.host.unitnames import Place, place_of
 from koordlet.model.knobs import Knob, Value
 from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
 
 T = TypeVar("T")
+
+_DELEGATED = ("trusted.delegate", "user.delegate")
+"""Extended attributes of a delegated unit's directory, of old and of new systemd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,21 @@ class Cgroups:
     """The host's cgroups below the managed root.
 
     Cheap to build; keeps nothing about single cgroups, so cgroups that come and go cost nothing
-    (case OPS-03). ``page_bytes`` is the host's page size.
+    (case OPS-03). ``page_bytes`` is the host's page size. ``no_systemd`` says why no cgroup is
+    systemd's; ``""`` where systemd is PID 1 and can be asked.
     """
 
-    def __init__(self, files: Files, hierarchies: Hierarchies, page_bytes: int = 4_096) -> None:
+    def __init__(
+        self,
+        files: Files,
+        hierarchies: Hierarchies,
+        page_bytes: int = 4_096,
+        *,
+        no_systemd: str = "nobody looked for systemd",
+    ) -> None:
         self.files = files
         self.hierarchies = hierarchies
+        self.no_systemd = no_systemd
         self._page_bytes = page_bytes
         self._specs: dict[Knob, KnobSpec] = {}
         self._managed: dict[Knob, Hierarchy] = {}
@@ -113,6 +126,38 @@ class Cgroups:
             return names
         return tuple(cg.child(name) for name in names)
 
+    # -- whose they are -------------------------------------------------------------------------
+
+    def place(self, cg: CgroupPath) -> Place | None:
+        """The systemd unit that holds ``cg``; None where no unit does (hazard H6)."""
+        return None if self.no_systemd else place_of(self.host_path(cg))
+
+    def unit_of(self, cg: CgroupPath) -> str:
+        """The systemd unit whose own cgroup ``cg`` is; ``""`` where it is no unit's."""
+        place = self.place(cg)
+        return place.unit if place is not None and place.is_own else ""
+
+    def host_path(self, cg: CgroupPath) -> str:
+        """``cg`` counted from the root of its hierarchy: systemd's ControlGroup."""
+        hierarchy = self._cpu or self.hierarchies.unified
+        below = "" if hierarchy is None else hierarchy.managed.removeprefix(hierarchy.mount)
+        return f"{below}/{cg}" if cg else below
+
+    def is_delegated(self, place: Place) -> bool:
+        """Whether a unit leaves what lies below its cgroup to others (Delegate=yes).
+
+        systemd marks it on the directory, in its own hierarchy.
+        """
+        for hierarchy in self.hierarchies.all():
+            for name in _DELEGATED:
+                if self.files.attribute(f"{hierarchy.mount}/{place.own}", name) == b"1":
+                    return True
+        return False
+
+    def is_there(self, cg: CgroupPath) -> bool:
+        """Whether any hierarchy has ``cg``: on v1 a unit is only in those that it needs."""
+        return any(self.files.exists(_join(each, cg)) for each in self.hierarchies.all())
+
     def forget(self, cg: CgroupPath) -> None:
         """Let go of everything kept for ``cg`` and below, in every hierarchy: it has left."""
         for hierarchy in self.hierarchies.all():
@@ -121,9 +166,20 @@ class Cgroups:
     # -- knobs ----------------------------------------------------------------------------------
 
     def read_raw(self, cg: CgroupPath, knob: Knob) -> bytes | Missing:
-        """The text of the file as it is."""
+        """The text of the file as it is.
+
+        systemd switches a controller on where a unit needs it: without its file the kernel's
+        default is in force for a unit, and is what this says.
+        """
         path = self.path_of(cg, knob)
-        return path if isinstance(path, Missing) else self.files.read(path)
+        if isinstance(path, Missing):
+            return path
+        raw = self.files.read(path)
+        if isinstance(raw, Missing) and raw.errno == errno.ENOENT and not self.no_systemd:
+            default = self._specs[knob].unit_text
+            if default is not None and self.unit_of(cg) and self.is_there(cg):
+                return default
+        return raw
 
     def read(self, cg: CgroupPath, knob: Knob) -> Value | Missing:
         """The value now. Shares of an idle cgroup are Missing: the file shows a mask, not the value

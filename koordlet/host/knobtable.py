@@ -65,6 +65,14 @@ class KnobSpec:
     in_pages: bool = False  # the kernel rounds down to whole pages
 
     @property
+    def unit_text(self) -> bytes | None:
+        """What stands for the file in a systemd unit that has none yet; None: nothing does."""
+        if self.default_text is None or self.controller not in ("cpu", "cpuset", "memory"):
+            return None
+        in_cpu_max = self.file == "cpu.max"
+        return b"max 100000" if in_cpu_max else self.default_text.encode()
+
+    @property
     def relation_errnos(self) -> frozenset[int]:
         """Refusals that a relative can explain."""
         return frozenset(number for each in self.relations for number in _ERRNOS[each])

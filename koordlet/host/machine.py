@@ -9,6 +9,7 @@ from koordlet.host.cgroup import Cgroups
 from koordlet.host.mounts import Roots, discover
 from koordlet.host.procfs import boot_id
 from koordlet.host.tree import Tree, fd_budget, raise_fd_limit
+from koordlet.host.unitowner import no_systemd
 from koordlet.model.readings import Missing
 from koordlet.protocol.problem import Problem, RefusedError
 
@@ -49,7 +50,12 @@ def open_machine(roots: Roots, *, keeps_fds: bool) -> Machine:
     return Machine(
         files=files,
         roots=roots,
-        cgroups=Cgroups(files, hierarchies, os.sysconf("SC_PAGE_SIZE")),
+        cgroups=Cgroups(
+            files,
+            hierarchies,
+            os.sysconf("SC_PAGE_SIZE"),
+            no_systemd=no_systemd(files, roots),
+        ),
         boot_id=boot,
         managed_root=primary.managed,
         root_identity=identity,

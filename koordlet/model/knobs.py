@@ -41,10 +41,14 @@ Value = int | str | frozenset[int] | None
 
 
 class Channel(Enum):
-    """How a value reaches the kernel, and so how it is taken back (hazards H6, H8)."""
+    """How a value reaches the kernel, and so how it is taken back (hazards H6, H8).
+
+    Strategies choose between file and spec; whether a cgroup is a unit's the executor finds out.
+    """
 
     FILE = "file"
     SPEC = "spec"  # the container runtime's stored spec, by CRI UpdateContainerResources
+    UNIT = "unit"  # a property of the systemd unit that owns the cgroup
 
 
 class Direction(Enum):

@@ -137,12 +137,15 @@ class AppBackend(Enum):
     """Who owns a host application's cgroup files."""
 
     FILE = "file"
-    SYSTEMD_UNIT = "systemd-unit"  # observed; written only through systemd (hazard H6)
+    SYSTEMD_UNIT = "systemd-unit"  # written only through systemd (hazard H6)
 
 
 @dataclass(frozen=True, slots=True)
 class HostApp:
-    """A declared host application; ``cgroup`` is Missing where unit or directory is not there."""
+    """A declared host application; ``cgroup`` is Missing where unit or directory is not there.
+
+    ``unwritable`` says why it can only be observed, else ``""``.
+    """
 
     name: str
     qos: Qos
@@ -155,6 +158,7 @@ class HostApp:
     workload: str = ""
     declared_in: str = ""  # the file, or "nodeslo"
     systemd_unit: str = ""
+    unwritable: str = ""
 
 
 class CgroupDriver(Enum):
@@ -176,11 +180,18 @@ class KubeLayout:
 
 @dataclass(frozen=True, slots=True)
 class BeRoot:
-    """A topmost cgroup that holds only BE work, and who claims it (``tier`` or an app's name)."""
+    """A topmost cgroup that holds only BE work, and who claims it (``tier`` or an app's name).
+
+    ``unwritable`` says why it can only be observed, else ``""``.
+    """
 
     path: CgroupPath
     claimed_by: str
-    writable: bool  # False for a systemd unit (hazard H6)
+    unwritable: str = ""
+
+    @property
+    def writable(self) -> bool:
+        return not self.unwritable
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +223,10 @@ def be_roots(workloads: Workloads) -> tuple[BeRoot, ...]:
         and pod.cgroup.is_below(layout.besteffort)
         for pod in workloads.known_pods()
     ):
-        roots.append(BeRoot(layout.besteffort, claimed_by="tier", writable=True))
+        roots.append(BeRoot(layout.besteffort, claimed_by="tier"))
     for app in workloads.apps:
         if app.qos is Qos.BE and not isinstance(app.cgroup, Missing) and app.cgroup != ROOT:
-            roots.append(BeRoot(app.cgroup, app.name, app.backend is AppBackend.FILE))
+            roots.append(BeRoot(app.cgroup, app.name, app.unwritable))
     roots.sort(key=lambda root: root.path)
     outer: list[BeRoot] = []
     for root in roots:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from koordlet.host.cgroup import Cgroups
+from koordlet.host.unitnames import unit_of_directory
 from koordlet.model.knobs import Knob
 from koordlet.model.paths import ROOT, CgroupPath
 from koordlet.model.pods import AppBackend, HostApp, KubeLayout
@@ -14,7 +15,6 @@ from koordlet.pods.hostapp import (
     HostAppRecord,
     declared_cgroup,
     find_overlaps,
-    is_unit_name,
     merge_apps,
     overlapping,
 )
@@ -33,8 +33,8 @@ def locate_apps(
 ) -> tuple[tuple[HostApp, ...], tuple[Problem, ...]]:
     """Every declared application with its cgroup, sorted by name, and what is wrong with some.
 
-    Two applications whose cgroups are the same or nested are both Missing. A cgroup that a
-    systemd unit owns gets the unit backend however it was declared (hazard H6).
+    Two applications whose cgroups are the same or nested are both Missing. The cgroup of a systemd
+    unit gets the unit backend however it was declared (hazard H6).
     """
     merged, problems = merge_apps(records)
     wanted = {record.systemd_unit for record in merged if record.systemd_unit}
@@ -62,7 +62,7 @@ def _locate(
         cgroup = _existing(cgroups, declared_cgroup(record, layout))
     qos = record.qos or Qos.LS
     band = record.priority_class
-    unit = record.systemd_unit or _owning_unit(cgroup, layout)
+    unit, unwritable = _owner(cgroups, record, cgroup)
     return HostApp(
         name=record.name,
         qos=qos,
@@ -75,6 +75,7 @@ def _locate(
         workload=record.workload,
         declared_in=record.declared_in,
         systemd_unit=unit,
+        unwritable=unwritable,
     )
 
 
@@ -87,13 +88,23 @@ def _existing(cgroups: Cgroups, path: CgroupPath | Missing) -> CgroupPath | Miss
     return path
 
 
-def _owning_unit(cgroup: CgroupPath | Missing, layout: KubeLayout | Missing) -> str:
-    """The unit that systemd writes this very directory for, or ``""``."""
-    if isinstance(cgroup, Missing) or not is_unit_name(cgroup.name):
-        return ""
-    if not isinstance(layout, Missing) and cgroup.is_below(layout.kubepods):
-        return ""
-    return cgroup.name
+def _owner(
+    cgroups: Cgroups, record: HostAppRecord, cgroup: CgroupPath | Missing
+) -> tuple[str, str]:
+    """The unit whose cgroup this is, ``""`` for none; and why nothing can be written there.
+
+    What lies below a unit's cgroup is systemd's, too, unless it has been delegated.
+    """
+    place = None if isinstance(cgroup, Missing) else cgroups.place(cgroup)
+    if record.systemd_unit:
+        return record.systemd_unit, cgroups.no_systemd
+    if place is None:
+        return "", ""
+    if place.is_own:
+        return place.unit, ""
+    is_free = cgroups.is_delegated(place)
+    why = f"it lies in {place.unit}, and systemd has not delegated what is in there (Delegate=yes)"
+    return "", "" if is_free else why
 
 
 def _find_units(cgroups: Cgroups, wanted: set[str]) -> dict[str, CgroupPath]:
@@ -118,8 +129,9 @@ def _find_units_in(cgroups: Cgroups, controller: str, wanted: set[str]) -> dict[
             children = cgroups.children(parent, controller)
             below.extend(() if isinstance(children, Missing) else children)
         for child in below:
-            if child.name in wanted:
-                found.setdefault(child.name, child)
+            unit = unit_of_directory(child.name)
+            if unit in wanted:
+                found.setdefault(unit, child)
         level = [child for child in below if child.name.endswith(".slice")]
         if not level or found.keys() == wanted:
             break

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from koordlet.host.unitnames import is_unit
 from koordlet.model.paths import ROOT, CgroupPath, CgroupPathError
 from koordlet.model.pods import KubeLayout, Resources
 from koordlet.model.readings import Missing
@@ -20,7 +21,7 @@ BEST_EFFORT_DIR = "host-best-effort"
 NODESLO_ORIGIN = "nodeslo"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
-_UNIT = re.compile(r"[A-Za-z0-9:_.@\\-]{1,247}\.(?:service|scope|slice)")
+_UNIT_KINDS = (".service", ".scope", ".slice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ def is_app_name(text: str) -> bool:
 
 
 def is_unit_name(text: str) -> bool:
-    """True for the name of a systemd unit that has a cgroup."""
-    return _UNIT.fullmatch(text) is not None
+    """True for the name of a systemd unit that work runs in."""
+    return is_unit(text) and text.endswith(_UNIT_KINDS)
 
 
 def merge_apps(

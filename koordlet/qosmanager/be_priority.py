@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from koordlet.model.actions import Decision, Owned, SetValue, Target
 from koordlet.model.knobs import Knob
 from koordlet.model.paths import CgroupPath
-from koordlet.model.pods import AppBackend, BeRoot, Workloads
+from koordlet.model.pods import BeRoot, Workloads
 from koordlet.model.readings import Missing
 from koordlet.protocol.nodeslo import NodeSlo
 from koordlet.protocol.qos import Qos
@@ -91,7 +91,7 @@ def _set(path: CgroupPath, knob: Knob, value: int, reason: str) -> SetValue:
 def _idle_candidates(
     workloads: Workloads, roots: tuple[BeRoot, ...]
 ) -> Iterator[tuple[CgroupPath, str]]:
-    """Directories of BE pods in governed roots, and of BE applications that are no units."""
+    """Directories of BE pods in governed roots, and of BE applications."""
     governed = tuple(root.path for root in writable(roots))
     for pod in workloads.known_pods():
         path = pod.cgroup
@@ -102,7 +102,7 @@ def _idle_candidates(
     kubelets = tiers(workloads.layout)
     for app in workloads.apps:
         path = app.cgroup
-        if app.qos is not Qos.BE or app.backend is not AppBackend.FILE or isinstance(path, Missing):
+        if app.qos is not Qos.BE or isinstance(path, Missing):
             continue
         if path not in kubelets and any(path.is_at_or_below(root) for root in governed):
             yield path, f"host application {app.name}"

@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 from koordlet.model.actions import Hold, Plan, Restore, SetValue, Struck
 from koordlet.model.knobs import Knob, Value
 from koordlet.model.paths import CgroupPath
-from koordlet.model.pods import AppBackend
 from koordlet.model.readings import Missing
 from koordlet.protocol.cpuset import format_cpuset
-from koordlet.qosmanager.notes import UNIT_REASON
-from koordlet.qosmanager.scope import covering, tiers, unit_cgroups
+from koordlet.qosmanager.scope import covering, tiers, unwritable_cgroups
 from koordlet.snapshot import Snapshot
 from koordlet.units import MIB, QUOTA_MIN_US
 
@@ -67,7 +65,7 @@ class Ground:
     kubepods: CgroupPath | None
     pod_dirs: frozenset[CgroupPath]
     app_dirs: frozenset[CgroupPath]
-    units: dict[CgroupPath, str]
+    unwritable: dict[CgroupPath, str]
     unseen: frozenset[CgroupPath]
 
     @classmethod
@@ -77,7 +75,7 @@ class Ground:
         """
         workloads = snapshot.workloads
         pods = workloads.known_pods()
-        apps = _paths(app.cgroup for app in workloads.apps if app.backend is AppBackend.FILE)
+        apps = _paths(app.cgroup for app in workloads.apps if not app.unwritable)
         marked = _paths(pod.cgroup for pod in pods if pod.marked)
         roots = _paths(root.path for root in snapshot.be_roots if root.writable)
         unseen = {key[0] for key in snapshot.owned} if isinstance(workloads.pods, Missing) else ()
@@ -88,16 +86,16 @@ class Ground:
             kubepods=None if isinstance(layout, Missing) else layout.kubepods,
             pod_dirs=_paths(pod.cgroup for pod in pods),
             app_dirs=apps,
-            units=unit_cgroups(workloads),
+            unwritable=unwritable_cgroups(workloads),
             unseen=frozenset(unseen),
         )
 
     def objection(self, action: SetValue) -> str:
         """Why nothing of this kind may be written at this place, or ``""``."""
         path = action.target
-        unit = covering(path, self.units) if self.units else None
-        if unit is not None:
-            return f"unsupported: host application {self.units[unit]}: {UNIT_REASON}"
+        place = covering(path, self.unwritable) if self.unwritable else None
+        if place is not None:
+            return f"unsupported: {self.unwritable[place]}"
         if not path:
             return "the root of all cgroups is never written"
         if action.knob is Knob.CPU_IDLE and (why := self._idle_objection(path)):

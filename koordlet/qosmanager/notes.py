@@ -7,22 +7,18 @@ from koordlet.model.knobs import Knob
 from koordlet.model.pods import BeRoot
 from koordlet.protocol.problem import Problem, Severity
 
-UNIT_REASON = (
-    "the cgroup belongs to a systemd unit: values written by file vanish at its next daemon-reload,"
-    " and koordlet cannot yet write them through systemd"
-)
-
 
 def unit_notes(roots: tuple[BeRoot, ...]) -> tuple[Problem, ...]:
-    """One note for each BE root that cannot be written because it is a unit (hazard H6)."""
+    """One note for each BE root that cannot be written, and why (hazard H6)."""
     return tuple(
         Problem(
             code="be-root-systemd-unit",
             where=root.path,
-            what=f"host application {root.claimed_by} is observed but not governed: {UNIT_REASON}",
-            limit="values of systemd units are unsupported",
-            remedy="declare it by cgroupPath instead of systemdUnit, or limit the unit with"
-            " systemctl set-property",
+            what=f"host application {root.claimed_by} is observed but not governed:"
+            f" {root.unwritable}",
+            limit="the cgroups of systemd's units are written through systemd alone",
+            remedy="declare a cgroup that is nobody's by cgroupPath, or the unit itself where"
+            " systemd is PID 1",
             severity=Severity.WARNING,
         )
         for root in roots

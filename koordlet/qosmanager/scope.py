@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 
 from koordlet.model.paths import CgroupPath
-from koordlet.model.pods import AppBackend, BeRoot, ContainerState, KubeLayout, Workloads
+from koordlet.model.pods import BeRoot, ContainerState, KubeLayout, Workloads
 from koordlet.model.readings import Missing
 
 Tree = Mapping[CgroupPath, tuple[CgroupPath, ...]]
@@ -50,12 +50,12 @@ def tiers(layout: KubeLayout | Missing) -> frozenset[CgroupPath]:
     return frozenset({layout.kubepods, layout.burstable, layout.besteffort})
 
 
-def unit_cgroups(workloads: Workloads) -> dict[CgroupPath, str]:
-    """Cgroups of host applications that systemd owns, and the application's name."""
+def unwritable_cgroups(workloads: Workloads) -> dict[CgroupPath, str]:
+    """Cgroups of host applications that can only be observed, with the application and why."""
     return {
-        app.cgroup: app.name
+        app.cgroup: f"host application {app.name}: {app.unwritable}"
         for app in workloads.apps
-        if app.backend is AppBackend.SYSTEMD_UNIT and not isinstance(app.cgroup, Missing)
+        if app.unwritable and not isinstance(app.cgroup, Missing)
     }
 
 

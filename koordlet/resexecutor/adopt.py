@@ -30,6 +30,8 @@ def adoptable(
     spec = cgroups.spec(entry.knob)
     if spec is None or spec.read_only:
         return _told(entry, AdoptStatus.REFUSED, "is not written on this host")
+    if cgroups.place(entry.target) is not None:
+        return _told(entry, AdoptStatus.REFUSED, "is systemd's, which knows what it was")
     if inode_of(cgroups, entry.key) != entry.inode:
         return _told(entry, AdoptStatus.GONE, "the cgroup left")
     if entry.key in pending:

@@ -26,6 +26,8 @@ from koordlet.resexecutor.refusals import Refusals, Unsupported, explain
 from koordlet.resexecutor.review import Review, Reviewer
 from koordlet.resexecutor.spec import SpecChannel, SpecDesk
 from koordlet.resexecutor.tell import Teller
+from koordlet.resexecutor.unitdesk import UnitDesk
+from koordlet.resexecutor.unitthread import UnitThread
 from koordlet.resexecutor.writer import WAITS_FOR_START, Writer
 
 START_WRITES = 100
@@ -33,6 +35,9 @@ START_WRITES = 100
 
 SLOW_RESTORE_S = 5.0
 """How long a restore of everything waits for the thread that writes slow files."""
+
+UNITS_RESTORE_S = 30.0
+"""The same for systemd, which reads all of its units anew in it."""
 
 _LEFT = frozenset({Status.RESTORED, Status.GONE, Status.FOREIGN})
 """Verdicts on a restore after which nothing of ours is in the file."""
@@ -43,7 +48,8 @@ class Executor:
 
     With ``dry_run`` nothing is ever written, the journal included; without one nothing is held.
     ``cpuset_original`` is given where the kubelet's CPU manager policy is static (hazard H9).
-    ``effects`` writes slow files; without it they are written here.
+    ``effects`` writes slow files; without it they are written here. ``units`` talks to systemd;
+    without it no value of a unit is written.
     """
 
     def __init__(
@@ -54,6 +60,7 @@ class Executor:
         *,
         spec_channel: SpecChannel | None = None,
         effects: Effects | None = None,
+        units: UnitThread | None = None,
         dry_run: bool = False,
         cpuset_original: CpusetOriginal | None = None,
         fight_rules: FightRules | None = None,
@@ -70,11 +77,13 @@ class Executor:
         self._ledger = Ledger(cgroups, journal, read_only=dry_run)
         self._reads = Reads(cgroups)
         self._desk = SpecDesk(spec_channel)
+        self._units = UnitDesk(cgroups, self._ledger, units)
         self._judge = Judge(
             cgroups=cgroups,
             ledger=self._ledger,
             reads=self._reads,
             desk=self._desk,
+            units=self._units,
             fights=Fights(fight_rules or FightRules()),
             unsupported=Unsupported(),
             refusals=Refusals(),
@@ -99,7 +108,7 @@ class Executor:
         return self._ledger.owned()
 
     def pending(self) -> frozenset[Target]:
-        """Targets whose write or restore the runtime or the effects thread still owes."""
+        """Targets whose write or restore the runtime, systemd or the effects thread still owes."""
         return self._desk.keys() | frozenset(self._handed_over)
 
     @property
@@ -120,6 +129,7 @@ class Executor:
         stuck = None if self._effects is None else self._effects.stuck()
         if stuck is not None and stuck.key in self._handed_over:
             found.append(troubles.stuck(self._cgroups, stuck.key, stuck.text))
+        found += self._units.problems()
         return (*found, *troubles.refusals(self._cgroups, self._standing_in_the_way))
 
     def take_events(self) -> tuple[AuditEvent, ...]:
@@ -233,8 +243,8 @@ class Executor:
         keys = {held.row.key for held in self._ledger}
         restores = [_restore(held, why) for held in self._ledger if not self._follows(held, keys)]
         outcomes = {o.key: o for o in self._carry_out((), restores, now_s, limit=None)}
-        if self._effects is not None and self._handed_over:
-            self._effects.wait_idle(SLOW_RESTORE_S)
+        if self._handed_over:
+            self._wait_for_threads()
             self._drain(now_s)
         outcomes |= {outcome.key: outcome for outcome in self._late}
         self._late = []
@@ -243,6 +253,7 @@ class Executor:
 
     def close(self, timeout_s: float = SLOW_RESTORE_S) -> None:
         """End the effects thread and close the journal. Values stay as they are."""
+        self._units.stop(timeout_s)
         if self._effects is not None:
             self._effects.stop(timeout_s)
         if self._journal is not None:
@@ -295,7 +306,7 @@ class Executor:
             return tuple(settled.values())
         written = self._writer.run(jobs, now_s, self._clock.wall_s(), limit)
         for job in jobs.values():
-            if job.progress is Progress.HANDED_OVER and job.channel is Channel.FILE:
+            if job.progress is Progress.HANDED_OVER and job.channel is not Channel.SPEC:
                 self._handed_over[job.key] = job
         waits = [job for job in jobs.values() if job.progress is Progress.DEFERRED]
         self._deferred = sum(job.why == WAITS_FOR_START for job in waits)
@@ -345,8 +356,23 @@ class Executor:
         for key in closed:
             self._judge.forget(key)
 
+    def _wait_for_threads(self) -> None:
+        channels = {job.channel for job in self._handed_over.values()}
+        if self._effects is not None and Channel.FILE in channels:
+            self._effects.wait_idle(SLOW_RESTORE_S)
+        if Channel.UNIT in channels:
+            self._units.wait_idle(UNITS_RESTORE_S)
+
     def _drain(self, now_s: float) -> None:
-        """Take the results of the effects thread; one that was overtaken says nothing."""
+        """Take the results of both threads; one that was overtaken says nothing."""
+        for answer in self._units.answers(now_s):
+            for knob, text in answer.texts.items():
+                job = self._handed_over.get((answer.path, knob))
+                if job is not None and job.wanted == text:
+                    self._reads.forget(job.key)
+                    self._units.answered(job, answer)
+                    self._late += self._writer.settle({job.key: job}, now_s)
+                    del self._handed_over[job.key]
         for result in () if self._effects is None else self._effects.drain():
             job = self._handed_over.get(result.key)
             if job is None or job.wanted != result.text:

@@ -14,6 +14,7 @@ from koordlet.resexecutor.journal import Row
 from koordlet.resexecutor.ledger import Ledger, inode_of, mount_name
 from koordlet.resexecutor.ordering import Change, Step, amount
 from koordlet.resexecutor.reads import Reads
+from koordlet.resexecutor.unitrows import Original
 
 
 class Progress(Enum):
@@ -22,7 +23,7 @@ class Progress(Enum):
     PLANNED = "planned"
     FAILED = "failed"
     DEFERRED = "deferred"
-    HANDED_OVER = "handed over"  # to the effects thread or to the runtime
+    HANDED_OVER = "handed over"  # to the effects thread, the runtime or systemd
 
 
 @dataclass(slots=True)
@@ -39,6 +40,8 @@ class Job:
     direction: Direction = Direction.RESTRICT
     channel: Channel = Channel.FILE
     container_id: str = ""
+    properties: tuple[Original, ...] = ()  # for Channel.UNIT
+    is_foreign: bool = False  # a unit's property holds what somebody else set, and was left so
     side_effect: bool = False  # asked for by nobody: another knob's write needs it
     progress: Progress = Progress.PLANNED
     begun: bool = False  # its first write is due or done
@@ -96,7 +99,7 @@ def complete(
     """
     weights = {wish.target: wish for wish in writes if wish.knob is Knob.CPU_SHARES}
     for job in tuple(jobs.values()):
-        if job.channel is Channel.SPEC:
+        if job.channel is not Channel.FILE:
             continue
         if job.key[1] is Knob.CPU_IDLE and job.wanted == "0":
             wish = weights.get(job.key[0])
@@ -175,10 +178,11 @@ def rows_before(
     for job in jobs.values():
         row = _row(job, cgroups, ledger, wall_s)
         may_write = row.may_write | texts.get(job.key, set()) | {job.wanted}
-        if (job.key[0], Knob.CPU_IDLE) in jobs:
+        is_by_unit = job.channel is Channel.UNIT
+        if (job.key[0], Knob.CPU_IDLE) in jobs and not is_by_unit:
             may_write |= left_behind(cgroups, job.key)
         yield replace(row, may_write=may_write)
-        if job.key[1] is Knob.CPU_IDLE and job.wanted != "0":
+        if job.key[1] is Knob.CPU_IDLE and job.wanted != "0" and not is_by_unit:
             yield from _weight_row(job, jobs, cgroups, ledger, reads, wall_s)
 
 
@@ -192,8 +196,9 @@ def _row(job: Job, cgroups: Cgroups, ledger: Ledger, wall_s: float) -> Row:
             row,
             owner=job.owner,
             side_effect=False,
-            channel=Channel.SPEC if Channel.SPEC in (job.channel, row.channel) else Channel.FILE,
+            channel=row.channel if job.channel is Channel.FILE else job.channel,
             container_id=job.container_id or row.container_id,
+            properties=job.properties or row.properties,
         )
     return Row(
         mount=mount_name(cgroups, job.key),
@@ -206,6 +211,7 @@ def _row(job: Job, cgroups: Cgroups, ledger: Ledger, wall_s: float) -> Row:
         owner=job.owner,
         channel=job.channel,
         container_id=job.container_id,
+        properties=job.properties,
         side_effect=job.side_effect,
         created_wall_s=wall_s,
     )

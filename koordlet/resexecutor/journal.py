@@ -23,7 +23,7 @@ from koordlet.model.actions import Target
 from koordlet.model.knobs import Channel, Knob
 from koordlet.model.paths import CgroupPath, CgroupPathError
 from koordlet.protocol.problem import Problem, Severity
-from koordlet.resexecutor import origins
+from koordlet.resexecutor import origins, unitrows
 from koordlet.resexecutor.origins import Origins
 from koordlet.setaside import set_aside
 
@@ -55,7 +55,8 @@ class Row:
     managed root, ``inode`` its directory there. Texts are canonical as the kernel shows them.
     ``may_write`` is every text that the file may hold by our doing: intermediates, and what the
     kernel leaves there when a related file is written (hazard H2). ``source`` says where the
-    original comes from; "" is the file itself, before our first write.
+    original comes from; "" is the file itself, before our first write. ``properties`` are those
+    of a systemd unit behind its value (hazard H6).
     """
 
     mount: str
@@ -71,6 +72,7 @@ class Row:
     side_effect: bool = False
     created_wall_s: float = 0.0
     source: str = ""
+    properties: tuple[unitrows.Original, ...] = ()
 
     @property
     def key(self) -> Target:
@@ -150,6 +152,7 @@ class Journal:
         self._db = db
         self._boot_id = boot_id
         self._origins = Origins(db)
+        self._units = Origins(db, origins.UNITS)
         self.path = path
 
     @classmethod
@@ -211,11 +214,13 @@ class Journal:
             found = self._db.execute(
                 f"SELECT {_ROW_COLUMNS} FROM rows WHERE boot_id = ?", (self._boot_id,)
             ).fetchall()
-            sources = dict(self._origins.all())
+            sources, units = dict(self._origins.all()), dict(self._units.all())
         for values in found:
             try:
                 row = _row_of(values)
-                good.append(replace(row, source=sources.get(row.key, "")))
+                properties = unitrows.from_text(units.get(row.key, ""))
+                source = sources.get(row.key, "")
+                good.append(replace(row, source=source, properties=properties))
             except (ValueError, TypeError, CgroupPathError) as error:
                 bad.append(BadRow(str(values[2]), str(values[3]), str(error)))
         good.sort(key=lambda row: (row.path.depth, row.path, row.knob.value))
@@ -266,6 +271,7 @@ class Journal:
                 "DELETE FROM rows WHERE boot_id != ?", (self._boot_id,)
             ).rowcount
             self._origins.prune()
+            self._units.prune()
         (live,) = self._db.execute("SELECT count(*) FROM rows").fetchone()
         before = meta.get("managed_root", managed_root)
         if live and before != managed_root:
@@ -288,11 +294,14 @@ class Journal:
             [_values_of(row, self._boot_id) for row in put],
         )
         self._origins.put([(_stored_key(row.key), row.source) for row in put])
+        texts = [(_stored_key(row.key), unitrows.to_text(row.properties)) for row in put]
+        self._units.put(texts)
 
     def _drop(self, closed: Iterable[Target]) -> None:
         keys = [_stored_key(key) for key in closed]
         self._db.executemany("DELETE FROM rows WHERE path = ? AND knob = ?", keys)
         self._origins.drop(keys)
+        self._units.drop(keys)
 
     def _set_meta(self, facts: Mapping[str, str]) -> None:
         self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(facts.items()))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from koordlet.host.cgroup import Cgroups
+from koordlet.host.unitowner import SystemdError
 from koordlet.model.actions import Outcome, Restore, SetValue, Status, Target
 from koordlet.model.knobs import Channel, Knob
 from koordlet.model.paths import ROOT, CgroupPath
@@ -19,6 +20,7 @@ from koordlet.resexecutor.ledger import Held, Ledger, inode_of, mount_name
 from koordlet.resexecutor.reads import Reads
 from koordlet.resexecutor.refusals import Refusals, Unsupported, is_gone, memory_floor
 from koordlet.resexecutor.spec import SpecDesk
+from koordlet.resexecutor.unitdesk import UnitDesk
 
 CpusetOriginal = Callable[[str], frozenset[int] | None]
 """The CPUs that the kubelet's static policy gives a container id now; None where not known (H9)."""
@@ -30,13 +32,14 @@ _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 class Judge:
     """Reads, and decides whether the kernel has to be written to.
 
-    ``handed_over`` are the jobs that the effects thread has.
+    ``handed_over`` are the jobs that the effects thread or systemd has.
     """
 
     cgroups: Cgroups
     ledger: Ledger
     reads: Reads
     desk: SpecDesk
+    units: UnitDesk
     fights: Fights
     unsupported: Unsupported
     refusals: Refusals
@@ -62,11 +65,33 @@ class Judge:
             if value == action.value and held.row.owner == action.owner:
                 return told
         job = job_of(action)
-        return self._unwritable(job, now_s) or self._compare(job, action, held, now_s)
+        if held is not None and held.row.channel is Channel.UNIT:
+            job.channel = Channel.UNIT
+        return (
+            self._systemds(job)
+            or self._unwritable(job, now_s)
+            or self._compare(job, action, held, now_s)
+        )
+
+    def _systemds(self, job: Job) -> Outcome | None:
+        """Find out whether systemd has to be asked; the outcome where it cannot do it (H6)."""
+        if job.channel is Channel.SPEC:
+            return None
+        place = self.cgroups.place(job.key[0])
+        if place is None or (not place.is_own and self.cgroups.is_delegated(place)):
+            return None
+        if not place.is_own:
+            why = f"lies in {place.unit}, and systemd has not delegated what is in there"
+            return job.outcome(Status.UNSUPPORTED, why=why)
+        job.channel = Channel.UNIT
+        why = self.units.cannot(job.key)
+        return job.outcome(Status.UNSUPPORTED, why=why) if why else None
 
     def _unwritable(self, job: Job, now_s: float) -> Outcome | None:
         """The outcome where the file cannot be read, or is known not to take a value."""
         key = job.key
+        if job.channel is Channel.UNIT:
+            return self._unready(job, now_s)
         why = self.unsupported.why(key, now_s)
         if why:
             return job.outcome(Status.UNSUPPORTED, why=why)
@@ -82,6 +107,34 @@ class Judge:
         job.before = text
         return None
 
+    def _unready(self, job: Job, now_s: float) -> Outcome | None:
+        """The outcome where a unit does not run, or is not known well enough yet."""
+        text = self.reads.text(job.key)
+        if isinstance(text, Missing):
+            job.errno = text.errno
+            is_there = self.cgroups.is_there(job.key[0])
+            return job.outcome(Status.REFUSED if is_there else Status.PENDING, why=text.why)
+        job.before = text
+        originals = self.units.originals(job.key, now_s)
+        refused = self.refusals.recent(job.key, now_s)
+        if isinstance(originals, Missing) and refused is not None:
+            job.errno, job.why = refused
+            return job.outcome(Status.REFUSED, text)
+        if isinstance(originals, Missing):
+            return job.outcome(Status.PENDING, text, why=originals.why)
+        if isinstance(originals, SystemdError):
+            return job.outcome(Status.REFUSED, text, why=str(originals))
+        job.properties = originals
+        return None
+
+    def _settled(self, job: Job) -> str:
+        """What the file will read: systemd rounds quotas."""
+        period = self.reads.text((job.key[0], Knob.CPU_PERIOD))
+        is_known = job.channel is Channel.UNIT and isinstance(period, str)
+        if not is_known:
+            return job.wanted
+        return self.units.settled(job.key, job.wanted, str(period), job.properties)
+
     def _compare(
         self, job: Job, action: SetValue, held: Held | None, now_s: float
     ) -> Outcome | Job:
@@ -89,6 +142,7 @@ class Judge:
         try:
             text = self.cgroups.encode(key[1], action.value)
             job.wanted = self.cgroups.canonical(key[1], text)
+            job.wanted = self._settled(job)
         except ValueError as error:
             return job.outcome(Status.REFUSED, job.before, why=str(error))
         under_way = self._under_way(key, now_s)
@@ -135,6 +189,8 @@ class Judge:
         if mount != row.mount:
             why = f"journaled for {row.mount}; this host has {mount or 'no such controller'}"
             return job.outcome(Status.REFUSED, why=why)
+        if row.channel is Channel.UNIT:
+            return self._restore_unit(held, job, now_s)
         text = self.reads.text(row.key)
         if inode_of(self.cgroups, row.key) != row.inode:
             return job.outcome(Status.GONE, why="the cgroup left")
@@ -153,6 +209,20 @@ class Judge:
         if text == job.wanted and not self._spec_may_differ(held):
             return job.outcome(Status.RESTORED, text)
         return self._left_alone(held, job) or self._refused_now(job, now_s) or job
+
+    def _restore_unit(self, held: Held, job: Job, now_s: float) -> Outcome | Job:
+        """systemd is asked whatever the file says, or whether there is one: a drop-in outlives a
+        unit's stop. It is compared there, too.
+        """
+        text = self.reads.text(job.key)
+        job.before, job.wanted = "" if isinstance(text, Missing) else text, held.row.original
+        why = self.units.cannot(job.key)
+        if why:
+            return job.outcome(Status.REFUSED, job.before, why=why)
+        under_way = self._under_way(job.key, now_s)
+        if under_way is not None and under_way.restoring:
+            return job.outcome(Status.PENDING, job.before, why=under_way.why)
+        return self._refused_now(job, now_s) or job
 
     def _spec_may_differ(self, held: Held) -> bool:
         """A file can be put back by hand while the runtime's spec still holds our value (H8)."""

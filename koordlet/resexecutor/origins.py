@@ -1,6 +1,7 @@
-"""Where the originals of journal rows come from that were not read from their file (hazard H14).
+"""What the journal keeps beside its rows: where an original comes from that was not read from its
+file (hazard H14), and of a systemd unit's value what its properties were (hazard H6).
 
-A table of its own beside the rows: versions that do not know of it can take the journal over.
+Tables of their own: versions that do not know of them can take the journal over.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from koordlet.model.actions import Target
 from koordlet.model.knobs import Knob
 from koordlet.model.paths import CgroupPath
 
-SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS origins (path, knob, source TEXT, PRIMARY KEY (path, knob))
-WITHOUT ROWID;
-"""
+SOURCES: Final = "origins"
+UNITS: Final = "unit_originals"
+SCHEMA: Final = "".join(
+    f"CREATE TABLE IF NOT EXISTS {table} (path, knob, source TEXT, PRIMARY KEY (path, knob))"
+    " WITHOUT ROWID;\n"
+    for table in (SOURCES, UNITS)
+)
 _KNOBS: Final = {knob.value: knob for knob in Knob}
 
 StoredKey = tuple[str | bytes, str]
@@ -25,44 +29,49 @@ StoredKey = tuple[str | bytes, str]
 
 
 class Origins:
-    """The table in an open journal. Every method raises sqlite3.Error; the caller's transaction."""
+    """One such table in an open journal, a text for some rows.
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    Every method raises sqlite3.Error; the caller's transaction.
+    """
+
+    def __init__(self, db: sqlite3.Connection, table: str = SOURCES) -> None:
         self._db = db
-        tables = "SELECT count(*) FROM sqlite_master WHERE name = 'origins'"
-        self._has_table = bool(db.execute(tables).fetchone()[0])
+        self._table = table
+        tables = "SELECT count(*) FROM sqlite_master WHERE name = ?"
+        self._has_table = bool(db.execute(tables, (table,)).fetchone()[0])
         self._is_empty = not self._has_table or not self._count()
 
     def all(self) -> Iterator[tuple[Target, str]]:
-        """Each source by target."""
+        """Each text by target."""
         if self._is_empty:
             return
-        for path, knob, source in self._db.execute("SELECT path, knob, source FROM origins"):
+        for path, knob, source in self._db.execute(f"SELECT path, knob, source FROM {self._table}"):
             if knob in _KNOBS:
                 text = os.fsdecode(path) if isinstance(path, bytes) else str(path)
                 yield (CgroupPath(text), _KNOBS[knob]), str(source)
 
     def put(self, rows: Iterable[tuple[StoredKey, str]]) -> None:
-        """Keep the sources; "" is the file itself, and needs no entry."""
+        """Keep the texts; "" needs no entry: a source of "" is the file itself."""
         known = [(*key, source) for key, source in rows if source]
         if not self._is_empty:
             self.drop(key for key, source in rows if not source)
         if known:
-            self._db.executemany("INSERT OR REPLACE INTO origins VALUES (?, ?, ?)", known)
+            self._db.executemany(f"INSERT OR REPLACE INTO {self._table} VALUES (?, ?, ?)", known)
             self._is_empty = False
 
     def drop(self, keys: Iterable[StoredKey]) -> None:
-        """Forget the sources of rows that left."""
+        """Forget the texts of rows that left."""
         if not self._is_empty:
-            self._db.executemany("DELETE FROM origins WHERE path = ? AND knob = ?", list(keys))
+            delete = f"DELETE FROM {self._table} WHERE path = ? AND knob = ?"
+            self._db.executemany(delete, list(keys))
 
     def prune(self) -> None:
         """Forget what belongs to no row: another version dropped it, or another boot."""
         if not self._is_empty:
             rows = "SELECT path, knob FROM rows"
-            self._db.execute(f"DELETE FROM origins WHERE (path, knob) NOT IN ({rows})")
+            self._db.execute(f"DELETE FROM {self._table} WHERE (path, knob) NOT IN ({rows})")
             self._is_empty = not self._count()
 
     def _count(self) -> int:
-        (count,) = self._db.execute("SELECT count(*) FROM origins").fetchone()
+        (count,) = self._db.execute(f"SELECT count(*) FROM {self._table}").fetchone()
         return int(count)

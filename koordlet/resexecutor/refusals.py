@@ -108,6 +108,11 @@ class Refusals:
             return None
         return last.errno, last.why
 
+    def recent(self, key: Target, now_s: float) -> tuple[int, str] | None:
+        """errno and reason of the last refusal, whatever was wanted, while it is not due again."""
+        last = self._refusals.get(key)
+        return None if last is None or now_s >= last.until_s else (last.errno, last.why)
+
     def drop(self, key: Target) -> None:
         """The file took a value; its relatives may now take what they refused for its sake."""
         if not self._refusals:

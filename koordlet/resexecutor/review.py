@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from koordlet.host.cgroup import Cgroups
 from koordlet.model.actions import Target
+from koordlet.model.knobs import Channel
 from koordlet.model.readings import Missing
 from koordlet.resexecutor.audit import AuditEvent
 from koordlet.resexecutor.foreign import Fights, Verdict, judge_text
@@ -15,6 +16,7 @@ from koordlet.resexecutor.ledger import Held, Ledger, inode_of
 from koordlet.resexecutor.reads import Reads
 from koordlet.resexecutor.refusals import is_gone
 from koordlet.resexecutor.tell import Teller
+from koordlet.resexecutor.unitdesk import rebased
 
 _IDENTITY_ROUND = 4
 """Each look checks the cgroup's identity of a fourth of the values, beside those that moved."""
@@ -36,6 +38,7 @@ class Review:
 class _Found:
     resets: list[Target] = field(default_factory=list)
     rebased: list[Row] = field(default_factory=list)
+    kin: list[Row] = field(default_factory=list)  # of the same unit, by the same property
     gone: list[Target] = field(default_factory=list)
     events: list[AuditEvent] = field(default_factory=list)
 
@@ -80,7 +83,11 @@ class Reviewer:
         )
 
     def _has_left(self, row: Row) -> bool:
-        """A file that is there, but cannot be read at the moment, is still ours to restore."""
+        """A file that is there, but cannot be read at the moment, is still ours to restore; and so
+        is a unit, which keeps our values while it does not run.
+        """
+        if row.channel is Channel.UNIT:
+            return False
         raw = self._reads.raw(row.key)
         unreadable = isinstance(raw, Missing) and is_gone(raw.errno)
         return unreadable or inode_of(self._cgroups, row.key) != row.inode
@@ -114,6 +121,11 @@ class Reviewer:
             found.events.append(
                 self._teller.row("rebased", row, row.last_written, text, why, wall_s)
             )
+            if row.channel is Channel.UNIT:
+                main, *kin = rebased(row, text, self._ledger)
+                found.rebased.append(main)
+                found.kin += kin
+                return
             found.rebased.append(
                 replace(
                     row, original=text, last_written=text, may_write=frozenset({text}), source=""
@@ -124,12 +136,14 @@ class Reviewer:
         if not found.rebased and not found.gone:
             return
         try:
-            self._ledger.update(found.rebased, found.gone)
+            self._ledger.update((*found.rebased, *found.kin), found.gone)
             self.journal_error = ""
         except JournalError as error:
             self.journal_error = str(error)
         for row in found.rebased:
             raw = self._reads.raw(row.key)
             self._ledger.keep(row, now_s, None if isinstance(raw, Missing) else raw)
+        for row in found.kin:
+            self._ledger.keep(row, now_s)
         for key in found.gone:
             self._judge.forget(key)

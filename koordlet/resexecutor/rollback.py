@@ -22,6 +22,7 @@ from koordlet.resexecutor.executor import Executor
 from koordlet.resexecutor.journal import Journal, JournalError, journal_path
 from koordlet.resexecutor.judge import CpusetOriginal
 from koordlet.resexecutor.lock import LOCK_DIR, WRITER_BUSY, Busy, LockError, acquire_within
+from koordlet.resexecutor.unitthread import UnitThread
 
 WRITER_WAIT_S = 10.0
 """How long a writer that was killed may still be stuck in the kernel (hazard H11)."""
@@ -39,12 +40,16 @@ class DoneBy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RollbackHost:
-    """One host as a rollback sees it; ``root_identity`` names the managed root for the lock."""
+    """One host as a rollback sees it; ``root_identity`` names the managed root for the lock.
+
+    Without ``units`` values of systemd's units stay, and are told as refused.
+    """
 
     cgroups: Cgroups
     boot_id: str
     managed_root: str
     root_identity: tuple[int, int]
+    units: UnitThread | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +199,7 @@ def _with_journal(
             journal,
             clock,
             spec_channel=runtime,
+            units=host.units,
             dry_run=options.dry_run,
             cpuset_original=cpuset_original,
         )

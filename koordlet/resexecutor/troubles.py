@@ -46,6 +46,29 @@ def stuck(cgroups: Cgroups, key: Target, text: str) -> Problem:
     )
 
 
+def systemd_silent(busy_s: float) -> Problem:
+    """systemd has not answered for long (hazard H11)."""
+    return Problem(
+        "systemd-silent",
+        "systemd",
+        f"has not answered for {busy_s:.0f} s; values of its units stay as they are",
+        limit="a call may take as long as a daemon-reload",
+        remedy="see what systemd does: systemctl list-jobs",
+        severity=Severity.WARNING,
+    )
+
+
+def not_reloaded(error: str) -> Problem:
+    """Everything is given back, but systemd still lists drop-ins that are gone."""
+    return Problem(
+        "systemd-not-reloaded",
+        "systemd",
+        f"{error}; it lists drop-ins that are gone until the next daemon-reload",
+        remedy="systemctl daemon-reload",
+        severity=Severity.WARNING,
+    )
+
+
 def refusals(cgroups: Cgroups, outcomes: Iterable[Outcome]) -> tuple[Problem, ...]:
     """Refused writes one by one, what is unsupported once for each knob and reason (OPS-01)."""
     found: dict[tuple[str, str], Problem] = {}
@@ -70,6 +93,16 @@ def _unsupported(outcome: Outcome) -> Problem:
 
 
 def _refused(cgroups: Cgroups, outcome: Outcome) -> Problem:
+    unit = cgroups.unit_of(outcome.target)
+    if unit:
+        return Problem(
+            "unit-refused",
+            unit,
+            outcome.why,
+            limit=f"{outcome.knob.value} of a unit is set by systemd alone",
+            remedy="see what systemd says: systemctl status, journalctl -u",
+            severity=Severity.WARNING,
+        )
     return Problem(
         "write-refused",
         str(cgroups.path_of(outcome.target, outcome.knob)),

@@ -72,6 +72,7 @@ class Writer:
                     self._step(step, job, jobs, wall_s)
         self._hand_over(tuple(step for step in steps if self._is_slow(step)), jobs)
         self._ask(jobs, now_s, None if limit is None else limit - len(steps))
+        self._order_units(jobs)
         return self.settle(jobs, now_s)
 
     # -- before the first write -------------------------------------------------------------------
@@ -250,6 +251,12 @@ class Writer:
             self.desk.ask(job, spec.parse(job.wanted), now_s)
             job.progress, job.why = Progress.HANDED_OVER, "asked the runtime"
 
+    def _order_units(self, jobs: Jobs) -> None:
+        """What systemd is to do; as many as there are: units are declared one by one."""
+        if any(job.channel is Channel.UNIT for job in jobs.values()):
+            rows = {held.row.key: held.row for held in self.ledger} | self._rows
+            self.judge.units.submit(jobs.values(), rows)
+
     # -- after the last write ---------------------------------------------------------------------
 
     def settle(self, jobs: Jobs, now_s: float) -> list[Outcome]:
@@ -274,6 +281,8 @@ class Writer:
         if job.progress in (Progress.DEFERRED, Progress.HANDED_OVER):
             return job.outcome(Status.PENDING, job.before)
         self.reads.forget(job.key)
+        if job.channel is Channel.UNIT:
+            return self._unit_verdict(job, now_s)
         text = self.reads.text(job.key)
         after = "" if isinstance(text, Missing) else text
         if job.progress is Progress.FAILED:
@@ -290,6 +299,30 @@ class Writer:
         if job.restoring:
             return job.outcome(Status.RESTORED, text)
         return job.outcome(Status.UNCHANGED if job.before == text else Status.APPLIED, text)
+
+    def _unit_verdict(self, job: Job, now_s: float) -> Outcome:
+        """What came of a unit's value: of one given back by systemd's word, of another by the file,
+        which is not there where the unit does not run.
+        """
+        text = self.reads.text(job.key)
+        after = "" if isinstance(text, Missing) else text
+        if job.progress is Progress.FAILED:
+            if job.restoring and job.errno == errno.ENOENT:
+                return job.outcome(Status.GONE)
+            self.judge.refusals.note(job.key, job.wanted, job.errno, job.why, now_s, patient=True)
+            return job.outcome(Status.REFUSED, after)
+        self.judge.refusals.drop(job.key)
+        self.judge.fights.reapplied(job.key, now_s)
+        if job.restoring:
+            is_foreign = job.is_foreign and after != job.wanted
+            why = "holds a value that is not ours; left as it is" if is_foreign else ""
+            return job.outcome(Status.FOREIGN if is_foreign else Status.RESTORED, after, why=why)
+        if isinstance(text, Missing):
+            return job.outcome(Status.PENDING, why="in force as soon as the unit runs")
+        if text != job.wanted and not self.reads.masked(job.key):
+            job.why = f"took {job.wanted!r} and reads {text!r}: another writer is at work"
+            return job.outcome(Status.REFUSED, text)
+        return job.outcome(Status.APPLIED, text)
 
     def _refusal(self, job: Job, after: str, now_s: float) -> Outcome:
         spec = self.cgroups.spec(job.key[1])
@@ -311,15 +344,16 @@ class Writer:
         row = self._rows.get(job.key) or (held.row if held else None)
         if row is None or outcome.status is Status.GONE:
             return None
-        if outcome.status is Status.RESTORED:
+        if outcome.status in (Status.RESTORED, Status.FOREIGN):
             return None
         if outcome.status in (Status.APPLIED, Status.UNCHANGED):
             may_write = {job.wanted}
-            if self._is_hidden(job.key):
+            if self._is_hidden(job.key) and job.channel is not Channel.UNIT:
                 may_write |= left_behind(self.cgroups, job.key)
             return replace(row, last_written=job.wanted, may_write=frozenset(may_write))
         refused = outcome.status in (Status.REFUSED, Status.UNSUPPORTED)
-        if refused and outcome.after == row.original == row.last_written:
+        may_come = job.channel is Channel.UNIT and job.errno == errno.ETIMEDOUT
+        if refused and outcome.after == row.original == row.last_written and not may_come:
             return None
         if outcome.after in row.may_write:
             return replace(row, last_written=outcome.after)

@@ -71,7 +71,7 @@ def test_PP_15_PP_17_every_reading_is_possible(
     rig.apps = (host_app("redis"),)
     rig.make("redis")
     hot = HotSampler(rig.host.cgroups(), online_cpus=CPUS)
-    hot.set_roots(LAYOUT, (BeRoot(LAYOUT.besteffort, "tier", writable=True),), rig.apps)
+    hot.set_roots(LAYOUT, (BeRoot(LAYOUT.besteffort, "tier"),), rig.apps)
     for happened, step_s in history:
         numbers_only(rig)
         for event in happened:

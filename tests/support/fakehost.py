@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from koordlet.host.cgroup import Cgroups
 from koordlet.host.mounts import Hierarchies, Roots, discover
 from koordlet.host.tree import Confinement, Tap, WriteRefusedError
+from koordlet.host.unitowner import PRIVATE_SOCKET, no_systemd
 from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
 from koordlet.protocol.cpuset import format_cpuset, parse_cpuset
@@ -43,6 +44,7 @@ class FakeFiles:
         self.writes: Log = []
         self.refused: list[tuple[str, str, int]] = []
         self.dropped: set[str] = set()
+        self.attributes: dict[tuple[str, str], bytes] = {}
         self.reads = 0
         self.opens = 0
         self._confinements: tuple[Confinement, ...] = ()
@@ -139,6 +141,9 @@ class FakeFiles:
     def exists(self, path: str) -> bool:
         return not isinstance(self.mode(path), Missing)
 
+    def attribute(self, path: str, name: str) -> bytes | Missing:
+        return self.attributes.get((path, name), Missing(f"{path}: no {name}", errno.ENODATA))
+
     def make_dir(self, path: str) -> None:
         self._require_managed(path, path)
         parent, _, name = path.rpartition("/")
@@ -200,7 +205,8 @@ class FakeHost:
     _cgroups: Cgroups = field(init=False)
 
     def __post_init__(self) -> None:
-        self._cgroups = Cgroups(self.files, self.hierarchies)
+        absent = no_systemd(self.files, self.roots)
+        self._cgroups = Cgroups(self.files, self.hierarchies, no_systemd=absent)
 
     def cgroups(self) -> Cgroups:
         """The host layer over this host."""
@@ -320,11 +326,13 @@ def fake_host(
     smt: int = 1,
     swap_accounting: bool = True,
     copy_parent_cpuset: bool = True,
+    systemd: bool = False,
 ) -> FakeHost:
     """Build a host. ``layout`` is ``v1`` (every controller apart), ``v1-together`` (cpu with
     cpuacct), ``hybrid`` (v1, and a v2 tree without controllers) or ``v2``.
 
     ``smt`` neighbouring CPUs share a core; all CPUs share one socket, NUMA node and L3.
+    ``systemd``: it is PID 1.
     """
     online = parse_cpuset(cpus)
     mounts = _mounts(layout)
@@ -337,6 +345,9 @@ def fake_host(
     files.put("/proc/self/mountinfo", _mountinfo(hierarchies))
     put_topology(files, online, smt=smt)
     put_proc(files, memory_bytes)
+    files.put("/proc/1/comm", "systemd\n" if systemd else "init\n")
+    if systemd:
+        files.put(PRIVATE_SOCKET, "")
     found = discover(files, roots)
     assert isinstance(found, Hierarchies)
     files.confine(found.confinements())

@@ -136,11 +136,25 @@ def app(
     *,
     cgroup: str = "",
     backend: AppBackend = AppBackend.FILE,
+    unwritable: str = "",
 ) -> HostApp:
     path = cgroup or f"host-{'best-effort' if qos is Qos.BE else 'latency-sensitive'}/{name}"
     return HostApp(
-        name, qos, None, PriorityClass.NONE, CgroupPath(path), backend, declared_in="test.yaml"
+        name,
+        qos,
+        None,
+        PriorityClass.NONE,
+        CgroupPath(path),
+        backend,
+        declared_in="test.yaml",
+        unwritable=unwritable,
     )
+
+
+def unit(name: str, unwritable: str = "") -> HostApp:
+    """A BE application that is a systemd unit."""
+    cgroup = f"system.slice/{name}.service"
+    return app(name, cgroup=cgroup, backend=AppBackend.SYSTEMD_UNIT, unwritable=unwritable)
 
 
 def use(

@@ -552,8 +552,9 @@ def test_H06_a_unit_root_is_shown_as_not_writable() -> None:
         backend=AppBackend.SYSTEMD_UNIT,
         systemd_unit="job.service",
         qos=Qos.BE,
+        unwritable="PID 1 is not systemd (init)",
     )
-    core = replace(views.core_status(), be_roots=(BeRoot(unit, "job", False),))
+    core = replace(views.core_status(), be_roots=(BeRoot(unit, "job", app.unwritable),))
     view = replace(view, core=core, workloads=replace(views.workloads(), apps=(app,)))
     (root,) = status_data(view)["be_roots"]
     assert root["writable"] is False

@@ -37,7 +37,7 @@ PLACES = {
 
 
 def be_root(path: str) -> BeRoot:
-    return BeRoot(CgroupPath(path), "tier", writable=True)
+    return BeRoot(CgroupPath(path), "tier")
 
 
 def app(path: str, qos: Qos = Qos.LS) -> HostApp:

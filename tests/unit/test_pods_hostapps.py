@@ -221,15 +221,44 @@ def test_H06_unit_that_v1_has_in_one_hierarchy_only() -> None:
 
 
 def test_H06_directory_of_a_unit_is_never_written_by_file() -> None:
-    host = fake_host("v1")
+    host = fake_host("v1", systemd=True)
     host.make("system.slice/db.service/delegated")
     whole = HostAppRecord("whole", Qos.LS, cgroup_path=at("system.slice", "db.service"))
     apps, _ = located(host, whole)
     assert apps["whole"].backend is AppBackend.SYSTEMD_UNIT
     assert apps["whole"].systemd_unit == "db.service"
-    below = HostAppRecord("below", Qos.LS, cgroup_path=at("system.slice/db.service", "delegated"))
+    assert apps["whole"].unwritable == ""
+
+
+def test_H06_below_a_unit_only_what_it_delegates_is_written() -> None:
+    host = fake_host("v2", systemd=True)
+    host.make("system.slice/db.service/part")
+    below = HostAppRecord("below", Qos.LS, cgroup_path=at("system.slice/db.service", "part"))
     apps, _ = located(host, below)
-    assert apps["below"].backend is AppBackend.FILE
+    assert (apps["below"].backend, apps["below"].systemd_unit) == (AppBackend.FILE, "")
+    assert "lies in db.service, and systemd has not delegated" in apps["below"].unwritable
+    directory = "/sys/fs/cgroup/system.slice/db.service"
+    host.files.attributes[directory, "user.delegate"] = b"1"
+    apps, _ = located(host, below)
+    assert (apps["below"].backend, apps["below"].unwritable) == (AppBackend.FILE, "")
+
+
+def test_H06_without_systemd_a_unit_is_only_observed_and_its_directory_is_one_as_any() -> None:
+    host = fake_host("v2")
+    host.make("system.slice/db.service")
+    unit = HostAppRecord("unit", Qos.BE, systemd_unit="db.service")
+    apps, _ = located(host, unit)
+    assert apps["unit"].unwritable == "PID 1 is not systemd (init)"
+    path = HostAppRecord("path", Qos.BE, cgroup_path=at("system.slice", "db.service"))
+    apps, _ = located(host, path)
+    assert (apps["path"].backend, apps["path"].unwritable) == (AppBackend.FILE, "")
+
+
+def test_H06_a_unit_that_is_called_as_a_cgroup_file_is_found() -> None:
+    host = fake_host("v2", systemd=True)
+    host.make("system.slice/_memory.service")
+    apps, _ = located(host, HostAppRecord("a", Qos.BE, systemd_unit="memory.service"))
+    assert apps["a"].cgroup == "system.slice/_memory.service"
 
 
 # -- overlaps -----------------------------------------------------------------------------------

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from koordlet.model.paths import CgroupPath
-from koordlet.model.pods import AppBackend
 from koordlet.model.readings import Missing
 from koordlet.protocol.nodeslo import CpuSuppressPolicy, NodeSlo, ResourceUsedThreshold
 from koordlet.qosmanager.budget import Budget, be_budget, present_use, safe_budget
 from koordlet.qosmanager.waterfill import Claim, split, want_cores
 from koordlet.snapshot import RootDemand, Snapshot
-from tests.support.snapshots import TIER, Bench, app, node, pod, slo, use
+from tests.support.snapshots import TIER, Bench, app, node, pod, slo, unit, use
 
 QUOTA = CpuSuppressPolicy.CFS_QUOTA
 
@@ -65,9 +64,9 @@ def test_H12_use_of_a_BE_root_is_BE_use_wherever_it_lies() -> None:
 
 
 def test_H12_what_an_observed_unit_uses_is_not_given_to_the_others() -> None:
-    unit = app("batch", cgroup="system.slice/batch.service", backend=AppBackend.SYSTEMD_UNIT)
-    cpu = use(pods=1.0, be={str(unit.cgroup): 3.0})
-    bench = Bench(slo=slo(QUOTA), pods=(pod("a"),), apps=(unit,), cpu=cpu)
+    batch = unit("batch", "PID 1 is not systemd (init)")
+    cpu = use(pods=1.0, be={str(batch.cgroup): 3.0})
+    bench = Bench(slo=slo(QUOTA), pods=(pod("a"),), apps=(batch,), cpu=cpu)
     budget = budget_of(bench.snapshot())
     assert budget.cores == pytest.approx(4.2)
     assert budget.governed_cores == pytest.approx(1.2)

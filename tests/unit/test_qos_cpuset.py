@@ -11,7 +11,6 @@ import pytest
 from koordlet.model.actions import Owned
 from koordlet.model.knobs import Channel, Knob
 from koordlet.model.paths import CgroupPath
-from koordlet.model.pods import AppBackend
 from koordlet.model.readings import Missing
 from koordlet.model.topology import CpuManagerPolicy
 from koordlet.protocol.cpuset import parse_cpuset
@@ -19,7 +18,7 @@ from koordlet.protocol.names import ANNOTATION_RESOURCE_STATUS
 from koordlet.protocol.nodeslo import CpuSuppressPolicy
 from koordlet.protocol.qos import Qos
 from koordlet.protocol.resourcestatus import resource_status_cpus
-from tests.support.snapshots import TIER, Bench, Tick, app, decide, node, pod, reset, slo, use
+from tests.support.snapshots import TIER, Bench, Tick, app, decide, node, pod, reset, slo, unit, use
 
 CPUSET = slo(CpuSuppressPolicy.CPUSET)
 POD = f"{TIER}/poda"
@@ -288,9 +287,11 @@ def test_isolated_cpus_are_not_used() -> None:
     assert not cpus(decide(bench(node=facts).snapshot())) & parse_cpuset("0-3")
 
 
-def test_H06_a_unit_gets_no_cpuset() -> None:
-    unit = app("batch", cgroup="system.slice/batch.service", backend=AppBackend.SYSTEMD_UNIT)
-    assert written(decide(bench(apps=(unit,)).snapshot())) == {TIER}
+def test_H06_a_unit_gets_the_cpuset_of_all_where_systemd_can_be_asked() -> None:
+    batch = unit("batch")
+    assert written(decide(bench(apps=(batch,)).snapshot())) == {TIER, batch.cgroup}
+    observed = unit("batch", "PID 1 is not systemd (init)")
+    assert written(decide(bench(apps=(observed,)).snapshot())) == {TIER}
 
 
 def test_an_unreadable_root_is_held() -> None:

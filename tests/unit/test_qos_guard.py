@@ -10,14 +10,14 @@ import pytest
 from koordlet.model.actions import Owned, Plan, SetValue, Struck
 from koordlet.model.knobs import Channel, Knob, Value
 from koordlet.model.paths import ROOT, CgroupPath
-from koordlet.model.pods import AppBackend, Workloads
+from koordlet.model.pods import Workloads
 from koordlet.model.readings import Missing
 from koordlet.protocol.cpuset import parse_cpuset
 from koordlet.protocol.qos import Qos
 from koordlet.qosmanager.guard import guard, memory_floor_bytes
 from koordlet.snapshot import Snapshot
 from koordlet.units import MIB
-from tests.support.snapshots import LAYOUT, TIER, Bench, app, node, pod
+from tests.support.snapshots import LAYOUT, TIER, Bench, app, node, pod, unit
 
 POD = CgroupPath(f"{TIER}/poda")
 CONTAINER = CgroupPath(f"{POD}/a-main")
@@ -115,11 +115,16 @@ def test_an_application_declared_on_the_root_opens_nothing() -> None:
     assert strike("system.slice/x", Knob.CPU_SHARES, 2, at)[1]
 
 
-def test_H06_a_systemd_unit_is_unsupported() -> None:
-    unit = app("batch", cgroup="system.slice/batch.service", backend=AppBackend.SYSTEMD_UNIT)
-    for target in (unit.cgroup, f"{unit.cgroup}/inner"):
-        why = strike(str(target), Knob.CPU_SHARES, 2, bench(apps=(unit,)))[1]
-        assert why.startswith("unsupported: host application batch:")
+def test_H06_what_can_only_be_observed_is_unsupported() -> None:
+    batch = unit("batch", "PID 1 is not systemd (init)")
+    for target in (batch.cgroup, f"{batch.cgroup}/inner"):
+        why = strike(str(target), Knob.CPU_SHARES, 2, bench(apps=(batch,)))[1]
+        assert why == "unsupported: host application batch: PID 1 is not systemd (init)"
+
+
+def test_H06_a_systemd_unit_may_be_written() -> None:
+    batch = unit("batch")
+    assert not strike(str(batch.cgroup), Knob.CPU_SHARES, 2, bench(apps=(batch,)))[1]
 
 
 def owned(snapshot: Snapshot, target: str, knob: Knob) -> Snapshot:

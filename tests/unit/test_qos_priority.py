@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from koordlet.model.knobs import Knob
-from koordlet.model.pods import AppBackend
 from koordlet.protocol.nodeslo import CpuSuppressPolicy
 from koordlet.protocol.qos import Qos
-from tests.support.snapshots import LAYOUT, TIER, Bench, Tick, app, decide, pod, slo
+from tests.support.snapshots import LAYOUT, TIER, Bench, Tick, app, decide, pod, slo, unit
 
 WEIGHT = slo(priority=True)
 IDLE = slo(priority=True, idle=1)
@@ -72,12 +71,18 @@ def test_H26_a_refused_claim_is_governed_as_what_it_is() -> None:
     assert f"{TIER}/podliar" in idle_at(decide(bench(slo=IDLE, pods=pods).snapshot()))
 
 
-def test_H06_a_unit_is_named_and_not_written() -> None:
-    unit = app("batch", cgroup="system.slice/batch.service", backend=AppBackend.SYSTEMD_UNIT)
-    tick = decide(bench(slo=IDLE, pods=(), apps=(unit,)).snapshot())
+def test_H06_a_unit_that_is_only_observed_is_named_and_not_written() -> None:
+    batch = unit("batch", "PID 1 is not systemd (init)")
+    tick = decide(bench(slo=IDLE, pods=(), apps=(batch,)).snapshot())
     assert not tick.plan.writes
     note = next(p for p in tick.proposals.problems if p.code == "be-root-systemd-unit")
-    assert "daemon-reload" in note.what
+    assert "PID 1 is not systemd" in note.what
+
+
+def test_H06_a_unit_gets_weight_and_idle() -> None:
+    tick = decide(bench(slo=IDLE, pods=(), apps=(unit("batch"),)).snapshot())
+    assert {w.knob for w in tick.plan.writes} == {Knob.CPU_SHARES, Knob.CPU_IDLE}
+    assert not tick.proposals.problems
 
 
 def test_a_kernel_without_idle_still_gets_the_weight() -> None:

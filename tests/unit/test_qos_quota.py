@@ -9,12 +9,11 @@ import pytest
 
 from koordlet.model.knobs import Direction, Knob
 from koordlet.model.paths import CgroupPath
-from koordlet.model.pods import AppBackend
 from koordlet.model.readings import Missing
 from koordlet.protocol.nodeslo import CpuSuppressPolicy
 from koordlet.qosmanager import journaled
 from koordlet.snapshot import RootDemand
-from tests.support.snapshots import TIER, Bench, Tick, app, decide, node, pod, reset, slo, use
+from tests.support.snapshots import TIER, Bench, Tick, app, decide, node, pod, reset, slo, unit, use
 
 QUOTA = slo(CpuSuppressPolicy.CFS_QUOTA)
 BATCH = "host-best-effort/batch"
@@ -168,11 +167,17 @@ def test_floor_scales_with_the_period_but_not_below_the_kernels_least() -> None:
     assert decide(short.snapshot()).value(TIER, Knob.CPU_QUOTA) == 1_000
 
 
-def test_H06_a_unit_is_observed_and_named() -> None:
-    unit = app("batch", cgroup="system.slice/batch.service", backend=AppBackend.SYSTEMD_UNIT)
-    tick = decide(bench(apps=(unit,)).snapshot())
+def test_H06_a_unit_that_is_only_observed_is_named() -> None:
+    batch = unit("batch", "PID 1 is not systemd (init)")
+    tick = decide(bench(apps=(batch,)).snapshot())
     assert {w.target for w in tick.plan.writes} == {TIER}
     assert "be-root-systemd-unit" in tick.codes()
+
+
+def test_H06_a_unit_has_its_part_of_the_budget() -> None:
+    tick = decide(bench(apps=(unit("batch"),)).snapshot())
+    assert {w.target for w in tick.plan.writes} == {TIER, unit("batch").cgroup}
+    assert "be-root-systemd-unit" not in tick.codes()
 
 
 def test_an_unreadable_root_is_held_and_its_use_left_out_of_the_split() -> None:
