@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run demo check test test-vm bench docs install uninstall deb clean need-root
+.PHONY: help setup run demo check test test-vm box bench docs install uninstall deb clean need-root
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -54,6 +54,9 @@ test: setup ## everything that this machine allows (root for kernel and end-to-e
 
 test-vm: setup ## tests in virtual machines: cgroup v2, systemd (root, QEMU); part of make test
 	@$(BIN)/python -m tests.support.gate test-vm
+
+box: need-root setup ## the Vagrant box that vagrant/Vagrantfile starts machines from (root)
+	@$(BIN)/python -m tests.support.vmbox
 
 bench: setup ## one benchmark: make bench NAME=overhead ARGS='--pods 110 --containers 3'
 	@test -n "$(NAME)" || { echo "bench: which? remedy: make bench NAME=overhead" >&2; exit 1; }

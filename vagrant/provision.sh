@@ -30,8 +30,8 @@ CONFIG
 systemctl enable containerd
 systemctl restart containerd
 
-if [ -d /opt/wheels ]; then
-  export PIP_NO_INDEX=1 PIP_FIND_LINKS=/opt/wheels
-fi
-make -C /project install
+wheels=
+test ! -d /opt/wheels || wheels=/opt/wheels
+make -C /project install WHEELS="$wheels"
+systemctl enable --now koordlet
 systemctl --no-pager --lines=0 status koordlet
