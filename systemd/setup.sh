@@ -17,7 +17,6 @@ PURGE=${PURGE:-}
 SOURCE=$(cd "$(dirname "$0")/.." && pwd)
 APP=$PREFIX/lib/koord-host
 DOC=$PREFIX/share/doc/koord-host
-PROGRAMS="koordlet koordletctl"
 UNITS="koordlet.service koordlet-rollback.service koordlet-rollback.timer koord.slice"
 case $PREFIX in
     /usr | /usr/local) UNITDIR=$PREFIX/lib/systemd/system TMPFILESDIR=$PREFIX/lib/tmpfiles.d ;;
@@ -62,7 +61,10 @@ stage_app() {
     $pip install --no-compile -c "$SOURCE/constraints.txt" $offline setuptools
     # shellcheck disable=SC2086
     $pip install --no-compile -c "$SOURCE/constraints.txt" $offline --no-build-isolation "$built"
-    $pip uninstall --yes setuptools pip
+    # What only the installation needed.
+    site=$(echo "$staged"/lib/python*/site-packages)
+    rm -rf "$site"/pip "$site"/pip-* "$site"/setuptools "$site"/setuptools-* "$site"/pkg_resources \
+        "$site"/_distutils_hack "$site"/distutils-precedence.pth "$staged/include"
     for program in "$staged"/bin/*; do
         case ${program##*/} in
             python*) ;;
@@ -70,9 +72,9 @@ stage_app() {
             *) rm "$program" ;;
         esac
     done
-    rm -f "$staged"/lib/python*/site-packages/koord_host-*/direct_url.json
+    rm -f "$site"/koord_host-*/direct_url.json
     sed -i '/^command *=/d' "$staged/pyvenv.cfg"
-    "$staged/bin/python" -m compileall -q -s "$staged" -p "$APP" "$staged/lib"
+    "$staged/bin/python" -m compileall -q -j 0 -s "$staged" -p "$APP" "$staged/lib"
     # A daemon that runs goes on with what it has loaded until it is started again.
     rm -rf "$DESTDIR$APP.old"
     test ! -e "$DESTDIR$APP" || mv "$DESTDIR$APP" "$DESTDIR$APP.old"
@@ -90,8 +92,8 @@ put_once() {
 
 stage_rest() {
     mkdir -p "$DESTDIR$PREFIX/bin" "$DESTDIR$UNITDIR"
-    for program in $PROGRAMS; do
-        ln -sfn "../lib/koord-host/bin/$program" "$DESTDIR$PREFIX/bin/$program"
+    for program in "$DESTDIR$APP"/bin/koord*; do
+        ln -sfn "../lib/koord-host/bin/${program##*/}" "$DESTDIR$PREFIX/bin/${program##*/}"
     done
     for unit in $UNITS; do
         sed "s|/usr/bin/koord|$PREFIX/bin/koord|; s|/usr/share/doc|$PREFIX/share/doc|" \
@@ -145,7 +147,9 @@ undo() {
 
 do_uninstall() {
     test -n "$DESTDIR" || undo
-    for program in $PROGRAMS; do rm -f "$DESTDIR$PREFIX/bin/$program"; done
+    for link in "$DESTDIR$PREFIX"/bin/koord*; do
+        case $(readlink "$link") in ../lib/koord-host/*) rm "$link" ;; esac
+    done
     for unit in $UNITS; do rm -f "$DESTDIR$UNITDIR/$unit"; done
     rm -f "$DESTDIR$TMPFILESDIR/koord-host.conf"
     rm -rf "$DESTDIR$APP" "$DESTDIR$APP.new" "$DESTDIR$APP.old" "$DESTDIR$DOC"
