@@ -38,7 +38,7 @@ from koordlet.history.store import Limits
 from koordlet.history.writer import HistoryWriter
 from koordlet.host.machine import Machine, open_machine
 from koordlet.host.otheragent import find_other_agent
-from koordlet.leftovers import Found, Witnesses, find_leftovers
+from koordlet.leftovers import Found, Witnesses, find_leftovers, find_on_tiers
 from koordlet.metrics.catalog import Page
 from koordlet.metrics.export import MetricsPage
 from koordlet.model.adoption import RuntimeSpec
@@ -47,7 +47,7 @@ from koordlet.pods.cri import CriClient
 from koordlet.pods.kubelet import KubeletClient, endpoint_of
 from koordlet.pods.kubeletfacts import KubeletFacts
 from koordlet.pods.specchange import change_spec
-from koordlet.protocol.problem import Problem
+from koordlet.protocol.problem import Problem, RefusedError
 from koordlet.reload import Reloaded
 from koordlet.report import NodeView, SourceState, SourceStatus, TickReport
 from koordlet.resexecutor.audit import AuditEvent
@@ -101,10 +101,11 @@ class FrontProcess:
             self._kubelet_found,
             self._look_for_runtime,
         )
-        self._agents = AgentWatch(self._other_agent, self._outbox.post)
+        self._agents = AgentWatch(self._other_agent, self._outbox.post, self._look_at_tiers)
         self._kubelet_facts: KubeletFacts | None = None
         history = config.state_dir / "history.db"
         self._history = HistoryWriter(history, _history_limits(config))
+        self._history_trouble: SourceStatus | None = None
         self._recorder = Recorder(clock, self._history.put, tick_s=config.tick_seconds)
         self._api = ApiServer(
             config.run_dir / "api.sock",
@@ -179,6 +180,19 @@ class FrontProcess:
         records = (pod.record for pod in pods)
         return find_other_agent(config.proc_root, str(config.run_dir), records)
 
+    def _look_at_tiers(self) -> None:
+        """Whether another agent left something; on AgentWatch's thread, by its own view."""
+        view = self._state.view()
+        try:
+            machine = open_machine(self._config.roots, keeps_fds=False)
+        except RefusedError:
+            return  # the managed root is gone: the core says so
+        try:
+            files = find_on_tiers(self._config, machine.cgroups, view.workloads, view.owned)
+        finally:
+            machine.files.close()
+        self._state.leftovers(files)
+
     def _leftovers(self, view: NodeView) -> Found:
         """What another agent left, by a view of the host of this thread's own."""
         machine = open_machine(self._config.roots, keeps_fds=False)
@@ -240,8 +254,11 @@ class FrontProcess:
         """Count a report, and put it into the history."""
         self._metrics.observe(report)
         self._recorder.observe(report)
-        if trouble := self._history.trouble():
-            self._state.source(trouble)
+        trouble = self._history.trouble()
+        if trouble != self._history_trouble:
+            self._history_trouble = trouble
+            well = SourceStatus("history", SourceState.OK, "history.db", None)
+            self._state.source(trouble or well)
 
     def _read_again(self) -> None:
         """Take what a reload may change, tell the core, and show what it may not (the supervisor
