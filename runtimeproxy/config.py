@@ -98,6 +98,10 @@ class Config(BaseModel):
     image_endpoint: OptionalSocket = Field(
         None, description="the image service's socket where it is not the runtime's"
     )
+    docker_socket: OptionalSocket = Field(
+        None, description="where to serve Docker's API, for kubelets that use it; off if empty"
+    )
+    docker_endpoint: Socket = Field(Path("/run/docker.sock"), description="dockerd's socket")
     hooks_dir: AbsolutePath = Field(
         Path("/etc/runtime/hookserver.d"), description="directory of hook server files"
     )

@@ -17,6 +17,7 @@ from runtimeproxy import listener as listening
 from runtimeproxy.config import Config
 from runtimeproxy.cri.interceptions import Knowledge, SkipLabel, interceptor
 from runtimeproxy.cri.recovery import Faults, Runtime
+from runtimeproxy.docker.part import DockerPart
 from runtimeproxy.hooks.hooks import Hooks
 from runtimeproxy.metrics import MetricsPage
 from runtimeproxy.notify import notify
@@ -57,6 +58,7 @@ class Daemon:
             max_message_bytes=config.max_message_bytes,
             intercept=interceptor(knowledge),
         )
+        self._docker = DockerPart(config, self._hooks, skip) if config.docker_socket else None
         self._state = State(config, self._relay, self._hooks, self._store)
         self._servers: list[PageServer] = []
         self._server: asyncio.Server | None = None
@@ -71,6 +73,8 @@ class Daemon:
         self._copy_rights()
         self._server = await loop.create_server(self._relay.accept, sock=self._listener.socket)
         self._recovering = loop.create_task(self._keep_reconciled())
+        if self._docker is not None:
+            await self._docker.start()
         loop.add_signal_handler(signal.SIGTERM, self._stop, "SIGTERM")
         loop.add_signal_handler(signal.SIGINT, self._stop, "SIGINT")
         self._feed_watchdog()
@@ -79,6 +83,8 @@ class Daemon:
         self._log.info("serving", socket=str(self._listener.path))
         await self._done.wait()
         self._store.close()
+        if self._docker is not None:
+            self._docker.store.close()
 
     # -- pages ---------------------------------------------------------------------------------
 
@@ -156,6 +162,8 @@ class Daemon:
         self._server = None
         self._listener.close()
         self._relay.say_goodbye()
+        if self._docker is not None:
+            self._docker.stop()
         limit_s = time.monotonic() + self._config.handover_seconds
         self._wait_for_calls(limit_s, self._hand_over if name == "SIGTERM" else self._done.set)
 
@@ -171,6 +179,8 @@ class Daemon:
 
     def _idle(self) -> bool:
         """Every client has left, knowing which of its calls were looked at."""
+        if self._docker is not None and self._docker.relay.busy:
+            return False
         return not self._hooks.telling and not self._relay.fronts
 
     def _hand_over(self) -> None:
@@ -180,7 +190,9 @@ class Daemon:
         so there is none while the two part.
         """
         self._close_parts()
-        self._store.close()
+        stores = [self._store, *([self._docker.store] if self._docker else [])]
+        for store in stores:
+            store.close()
         loop = asyncio.get_running_loop()
         in_flight = self._relay.counts.in_flight
         child = os.fork()
@@ -191,7 +203,8 @@ class Daemon:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.environ.pop("NOTIFY_SOCKET", None)
-        self._store.open()
+        for store in stores:
+            store.open()
         self._wait_for_calls(time.monotonic() + self._config.drain_seconds, self._done.set)
 
     def _close_parts(self) -> None:

@@ -34,10 +34,17 @@ class Proxy:
     """One proxy in front of ``runtime``, a socket path. ``options`` are further ones of ``run``.
 
     With ``activated``, its listening socket is held here and outlives it, as with a socket unit.
+    ``own_cgroups`` are directories that its process is put into.
     """
 
     def __init__(
-        self, directory: Path, runtime: Path, *, activated: bool = False, **options: object
+        self,
+        directory: Path,
+        runtime: Path,
+        *,
+        activated: bool = False,
+        own_cgroups: tuple[Path, ...] = (),
+        **options: object,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
@@ -47,6 +54,7 @@ class Proxy:
         self.socket = directory / "proxy.sock"
         self.log_path = directory / "proxy.log"
         self.metrics_port = free_port()
+        self._own_cgroups = own_cgroups
         self._held = _listening(self.socket) if activated else None
         self._options = {
             "run_dir": self.run_dir,
@@ -107,6 +115,8 @@ class Proxy:
                 stderr=log,
                 pass_fds=passed,
             )
+        for directory in self._own_cgroups:
+            (directory / "cgroup.procs").write_text(str(self.process.pid))
         self._wait_until_ready()
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
@@ -151,13 +161,13 @@ class Proxy:
 
     def background(self) -> list[psutil.Process]:
         """Processes that still carry calls of an ended proxy of ours."""
-        own = self.process.pid if self.process is not None else 0
-        found = []
-        for process in psutil.process_iter(["pid", "cmdline"]):
-            if f"--run-dir={self.run_dir}" in (process.info["cmdline"] or ()):
-                if process.pid != own and process.pid != os.getpid():
-                    found.append(process)
-        return found
+        own = {os.getpid(), self.process.pid if self.process is not None else 0}
+        mark = f"--run-dir={self.run_dir}"
+        return [
+            process
+            for process in psutil.process_iter(["pid", "cmdline"])
+            if mark in (process.info["cmdline"] or ()) and process.pid not in own
+        ]
 
     def _end_children(self) -> None:
         for process in self.background():
