@@ -377,8 +377,8 @@ def test_timeouts_as_grpc_writes_them() -> None:
         parsed = status.parse_timeout(text)
         assert parsed is not None and len(text) <= 9
         assert (
-            (parsed >= min(seconds, 99_999_998) and parsed < seconds * 1.02 + 0.001) or parsed > 9e7
-        )
+            parsed >= min(seconds, 99_999_998) and parsed < seconds * 1.02 + 0.001
+        ) or parsed > 9e7
 
 
 @given(st.binary(max_size=30))
