@@ -8,18 +8,26 @@ from collections.abc import Callable
 from koordlet import ipc
 from koordlet.protocol.problem import Problem
 
+FIRST_S = 5.0  # the core has told what it sees by then
 CHECK_S = 20.0
 
 
 class AgentWatch:
     """A thread that looks every CHECK_S; the core hears of it when the answer is another one.
 
-    ``look`` finds another agent, or None; ``post`` reaches the core.
+    ``look`` finds another agent, or None; ``post`` reaches the core. ``survey`` looks at what an
+    agent left and says it.
     """
 
-    def __init__(self, look: Callable[[], Problem | None], post: Callable[[object], None]) -> None:
+    def __init__(
+        self,
+        look: Callable[[], Problem | None],
+        post: Callable[[object], None],
+        survey: Callable[[], None],
+    ) -> None:
         self._look = look
         self._post = post
+        self._survey = survey
         self._lock = threading.Lock()
         self._found: Problem | None = None
         self._stopped = threading.Event()
@@ -45,5 +53,8 @@ class AgentWatch:
         return ipc.OtherAgentUpdate(self._found)
 
     def _run(self) -> None:
-        while not self._stopped.wait(CHECK_S):
+        wait_s = FIRST_S
+        while not self._stopped.wait(wait_s):
+            wait_s = CHECK_S
             self.check()
+            self._survey()

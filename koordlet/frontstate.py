@@ -50,6 +50,7 @@ class FrontState:
         self._sources: dict[str, SourceStatus] = {}
         self._source_at_s: dict[str, float] = {}
         self._slo: SloStatus | Missing = Missing("not read yet")
+        self._leftovers: tuple[str, ...] = ()
         self.readings = ReadingsTable()
 
     def apply(self, report: TickReport) -> None:
@@ -103,6 +104,11 @@ class FrontState:
         with self._lock:
             self._slo = status
 
+    def leftovers(self, files: tuple[str, ...]) -> None:
+        """Put in which of the tiers' files another agent left changed."""
+        with self._lock:
+            self._leftovers = files
+
     def core_lost(self) -> None:
         """The connection to the core broke; its last word stays, with its age."""
         with self._lock:
@@ -131,6 +137,7 @@ class FrontState:
                 readings=self.readings,
                 slo=self._slo,
                 sources=self._aged_sources(now_s),
+                leftovers=self._leftovers,
                 taken_s=now_s,
             )
 

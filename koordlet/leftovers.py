@@ -15,6 +15,7 @@ from koordlet.host.mounts import Roots
 from koordlet.host.qdiscs import Qdisc, root_qdiscs
 from koordlet.host.topology import read_topology
 from koordlet.model.actions import Owned
+from koordlet.model.knobs import Knob
 from koordlet.model.pods import Workloads
 from koordlet.model.readings import Missing
 from koordlet.model.topology import CpuManagerPolicy
@@ -69,11 +70,38 @@ def find_leftovers(
     return Found(found.leftovers, strays, found.compared, _unknown_requests(workloads))
 
 
+def find_on_tiers(
+    config: Config, cgroups: Cgroups, workloads: Workloads | Missing, owned: Iterable[Owned]
+) -> tuple[str, ...]:
+    """Files of kubepods and its tiers alone: cheap, asks nobody, and an agent that limited batch
+    work shows there. Weights are left out: those are sums over pods.
+    """
+    if isinstance(workloads, Missing) or isinstance(workloads.layout, Missing):
+        return ()
+    layout = workloads.layout
+    below = {layout.kubepods: (layout.burstable, layout.besteffort)}
+    found = survey(
+        cgroups,
+        replace(workloads, pods=(), apps=()),
+        {row.key: row for row in owned},
+        _kubelet(config, cgroups, None),
+        lambda container_id: Missing("not asked"),
+        lambda path: below.get(path, ()),
+    )
+    known = (each for each in found.leftovers if not isinstance(each.original, Missing))
+    return tuple(each.file for each in known if each.knob is not Knob.CPU_SHARES)
+
+
 def _kubelet(config: Config, cgroups: Cgroups, facts: KubeletFacts | None) -> Kubelet:
     manager = _cpu_manager(config, cgroups, config.roots, facts)
     if facts is None:
-        return Kubelet(manager)
-    return Kubelet(manager, cfs_quota=facts.cfs_quota, memory_qos=facts.memory_qos)
+        return Kubelet(cpu_manager=manager)
+    return Kubelet(
+        is_found=True,
+        cpu_manager=manager,
+        cfs_quota=facts.cfs_quota,
+        memory_qos=facts.memory_qos,
+    )
 
 
 def _cpu_manager(

@@ -197,5 +197,6 @@ class NodeView:
     readings: ReadingsTable
     slo: SloStatus | Missing
     sources: tuple[SourceStatus, ...]
+    leftovers: tuple[str, ...] = ()  # files of the kubelet's tiers that hold another agent's value
     extra: Mapping[str, Any] = field(default_factory=dict)
     taken_s: float | None = None  # monotonic, the clock of ``Owned.since_s``; None: unknown

@@ -10,7 +10,7 @@ from functools import partial
 
 from koordlet.adoption.asking import Asking, CpuManager, Node, Pristine
 from koordlet.adoption.kubelet import WeightFormula, milli_to_shares, weight_of
-from koordlet.adoption.places import Level, Place, places
+from koordlet.adoption.places import Children, Level, Place, places
 from koordlet.adoption.pristine import RULES, pristine
 from koordlet.host.cgroup import Cgroups
 from koordlet.model.actions import Owned, Target
@@ -32,10 +32,11 @@ _ORDER = {knob: number for number, knob in enumerate(RULES)}
 
 @dataclass(frozen=True, slots=True)
 class Kubelet:
-    """What the survey must know of the kubelet: its CPU manager, whether it enforces cfs quotas,
-    and whether its MemoryQoS feature is on.
+    """What the survey must know of the kubelet: whether one was found, its CPU manager, whether it
+    enforces cfs quotas, and whether its MemoryQoS feature is on.
     """
 
+    is_found: bool = False
     cpu_manager: CpuManager = field(default_factory=CpuManager)
     cfs_quota: bool = True
     memory_qos: bool = False
@@ -98,12 +99,14 @@ def survey(
     owned: Mapping[Target, Owned],
     kubelet: Kubelet,
     spec_of: SpecOf,
+    children: Children | None = None,
 ) -> Survey:
     """Compare every file that an agent may have written. ``owned`` is what koordlet governs.
 
-    ``spec_of`` is asked once for each container that has a cgroup.
+    ``spec_of`` is asked once for each container that has a cgroup. ``children`` bounds the look;
+    without it everything below kubepods and applications is compared.
     """
-    found = tuple(places(workloads, partial(_children, cgroups)))
+    found = tuple(places(workloads, children or partial(_children, cgroups)))
     node = _node(cgroups, workloads, found, kubelet, spec_of)
     return _Comparison(cgroups, node, owned).run(found)
 
@@ -128,7 +131,7 @@ def _node(
         kubepods_cpus=_kubepods_text(cgroups, layout, Knob.CPUSET_CPUS),
         kubepods_mems=_kubepods_text(cgroups, layout, Knob.CPUSET_MEMS),
         cpu_manager=kubelet.cpu_manager,
-        burstable=_burstable(workloads),
+        burstable=_burstable(workloads, kubelet),
         cfs_quota=kubelet.cfs_quota,
         memory_qos=kubelet.memory_qos,
         specs={each.container.id: spec_of(each.container.id) for each in found if each.container},
@@ -143,15 +146,16 @@ def _kubepods_text(cgroups: Cgroups, layout: KubeLayout | Missing, knob: Knob) -
     return "" if isinstance(text, Missing) else text
 
 
-def _burstable(workloads: Workloads) -> Resources | Missing:
+def _burstable(workloads: Workloads, kubelet: Kubelet) -> Resources | Missing:
     """What all Burstable pods request, as the kubelet sums it up for their tier."""
     layout = workloads.layout
     if isinstance(layout, Missing) or isinstance(workloads.pods, Missing):
         return Missing("the pods of this node are not known")
+    pods = [each for each in workloads.pods if each.record.running and _is_burstable(each, layout)]
+    if not pods and not kubelet.is_found:
+        return Missing("no kubelet was found, so nobody says that there are no Burstable pods")
     total = 0
-    for pod in workloads.pods:
-        if not pod.record.running or not _is_burstable(pod, layout):
-            continue
+    for pod in pods:
         if pod.record.native is None:
             return Missing(f"no kubelet has told what pod {pod.full_name} requests")
         total += pod.record.native.requests.cpu_milli or 0

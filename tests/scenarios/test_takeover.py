@@ -10,8 +10,9 @@ import pytest
 
 from koordlet import ipc
 from koordlet.adoption.kubelet import WeightFormula
+from koordlet.api.views.hints import hints
 from koordlet.host.qdiscs import Qdisc
-from koordlet.leftovers import Found
+from koordlet.leftovers import Found, find_on_tiers
 from koordlet.model.adoption import ADOPTED, Adopted, AdoptStatus
 from koordlet.model.knobs import Channel, Knob, Value
 from koordlet.model.pods import ContainerRecord, PodRecord
@@ -495,3 +496,39 @@ def test_H14_limits_of_the_fake_are_those_of_the_facts() -> None:
     assert FACTS.cfs_quota
     assert not FACTS.memory_qos
     assert GIB == 2**30
+
+
+# -- told without being asked ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_H14_leftovers_of_the_tiers_are_a_hint(pipeline: MakePipeline, layout: str) -> None:
+    pipe = pipeline(layout)
+    node = ManagedNode(pipe)
+    pipe.run(2)
+    assert on_tiers(node) == ()
+    node.manage()
+    files = on_tiers(node)
+    assert {file.rsplit("/", 2)[1] for file in files} == {"besteffort"}
+    assert len(files) == 2  # quota and cpuset
+    pipe.front.leftovers(files)
+    (hint,) = [each for each in hints(pipe.view()) if each.code == "leftovers"]
+    assert hint.remedy == "koordletctl adopt --dry-run"
+    adopt(pipe, node.found())
+    settled(pipe)
+    assert on_tiers(node) == ()
+
+
+def on_tiers(node: ManagedNode) -> tuple[str, ...]:
+    view = node.pipe.view()
+    return find_on_tiers(node.pipe.config, node.host.cgroups(), view.workloads, view.owned)
+
+
+def test_H14_what_we_govern_ourselves_is_no_leftover(pipeline: MakePipeline) -> None:
+    pipe = pipeline("v2", slo=QUOTA)
+    node = ManagedNode(pipe)
+    pipe.load = {node.web.container(): 4.0, node.batch.container(): 1.0}
+    pipe.run(4)
+    assert pipe.quota_us(TIER) is not None
+    assert on_tiers(node) == ()
+    assert node.found().leftovers == ()

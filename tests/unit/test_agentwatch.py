@@ -12,7 +12,7 @@ AGENT = Problem("other-agent", "pod kube-system/koordlet-x", "runs")
 def test_H14_the_core_hears_of_another_agent_when_it_comes_and_when_it_goes() -> None:
     found: list[Problem | None] = [None]
     posted: list[object] = []
-    watch = AgentWatch(lambda: found[0], posted.append)
+    watch = AgentWatch(lambda: found[0], posted.append, lambda: None)
     assert watch.message() == ipc.OtherAgentUpdate(None)
     assert watch.check() is None
     assert posted == []

@@ -12,8 +12,8 @@ HOST_APPS_DIR = "/etc/koordlet/hostapps.d"
 
 
 def hints(view: NodeView) -> tuple[Problem, ...]:
-    """Hints, the most basic first; none while koordlet governs something."""
-    return (*_orders(view), *_slo_off(view), *_marks(view))
+    """Hints, the most basic first; those about marks only while koordlet governs nothing."""
+    return (*_orders(view), *_leftovers(view), *_slo_off(view), *_marks(view))
 
 
 def host_apps_dir(view: NodeView) -> str:
@@ -34,6 +34,16 @@ def _orders(view: NodeView) -> tuple[Problem, ...]:
         what = f"released, restored and only observed: {', '.join(view.core.released)}"
         found.append(_hint("released", "koordlet", what, "koordletctl resume"))
     return tuple(found)
+
+
+def _leftovers(view: NodeView) -> tuple[Problem, ...]:
+    if not view.leftovers:
+        return ()
+    count = len(view.leftovers)
+    what = (
+        f"{count} files of the kubelet's tiers hold what another agent left, not their own values"
+    )
+    return (_hint("leftovers", view.leftovers[0], what, "koordletctl adopt --dry-run"),)
 
 
 def _slo_off(view: NodeView) -> tuple[Problem, ...]:
