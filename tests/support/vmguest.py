@@ -99,7 +99,7 @@ class Guest:
         self._hardware = hardware or Hardware()
         self._stack = contextlib.ExitStack()
         self._channel: socket.socket | None = None
-        self._console = Path()
+        self._console = Path("/nonexistent/console")  # until it starts
         self._received = b""
         self._requests = 0
         self.boot_s = 0.0
@@ -216,7 +216,7 @@ class Guest:
         try:
             self._channel.sendall(line)
         except OSError as error:
-            raise self._lost(str(error)) from None
+            raise self._lost(f"it cannot be asked: {error}") from None
         got = self._answer(self._requests, timeout_s + GRACE_S)
         if "error" in got:
             raise GuestError(got["error"])
