@@ -37,7 +37,7 @@ def add_batch(node: FakeNode, name: str) -> str:
     return pod.cgroup
 
 
-def daemon(node: FakeNode, directory: Path, slo: str = "", **options: object) -> Koordlet:
+def daemon(node: FakeNode, directory: Path, slo: str = "", **options: Any) -> Koordlet:
     directory.mkdir()
     path = directory / "nodeslo.yaml"
     path.write_text(slo)

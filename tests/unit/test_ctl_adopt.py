@@ -14,7 +14,7 @@ from koordlet.api.adopting import Adoptions
 from koordlet.config import Config
 from koordlet.leftovers import Found
 from koordlet.model.adoption import Adopted, AdoptStatus
-from koordlet.report import NodeView
+from koordlet.report import CoreStatus, NodeView
 from tests.support import views
 from tests.support.ctl import PaperDaemon, ctl, paper_daemon
 from tests.unit.test_api_adopt import AGENT, STRAY, TIER, WEB
@@ -176,7 +176,8 @@ def test_H14_explain_names_who_knew_an_original(daemon: PaperDaemon) -> None:
 
 def test_H14_a_start_in_portions_shows_what_still_waits(daemon: PaperDaemon) -> None:
     core = daemon.view.core
-    daemon.view = replace(daemon.view, core=replace(core, deferred_writes=401))  # type: ignore[type-var]
+    assert isinstance(core, CoreStatus)
+    daemon.view = replace(daemon.view, core=replace(core, deferred_writes=401))
     for command in ("status", "plan"):
         said = daemon.ctl(command)
         assert "401 files wait for their turn" in said.out
