@@ -98,7 +98,7 @@ class Systemd:
 
     def set(self, unit: str, values: Mapping[str, PropertyValue]) -> None:
         """Give ``unit`` these properties for this boot, all or none."""
-        body = [(name, _variant(PROPERTIES[name], value)) for name, value in values.items()]
+        body = [(name, _variant(value)) for name, value in values.items()]
         call = new_method_call(_MANAGER, "SetUnitProperties", "sba(sv)", (unit, True, body))
         self._call(call, f"{unit}: {', '.join(values)}")
 
@@ -239,10 +239,8 @@ def _interface(unit: str) -> str:
     return f"{_NAME}.{unit.rpartition('.')[2].capitalize()}"
 
 
-def _variant(prop: Property, value: PropertyValue) -> tuple[str, int | bytes]:
-    if isinstance(value, frozenset):
-        return (prop.signature, to_bitmap(value))
-    return (prop.signature, value)
+def _variant(value: PropertyValue) -> tuple[str, int | bytes]:
+    return ("ay", to_bitmap(value)) if isinstance(value, frozenset) else ("t", value)
 
 
 def _setting(path: Path, prop: Property) -> str | None:

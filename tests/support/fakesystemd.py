@@ -248,7 +248,7 @@ class FakeSystemd:
                 unit.drop_ins[key] = path
                 if key not in unit.fragment or unit.transient:
                     said = path.read_text().rpartition("=")[2].strip()
-                    unit.values[key] = _parsed(key, said)
+                    unit.values[key] = parsed(key, said)
 
     def _start(self, unit: FakeUnit) -> None:
         if self.host is not None:
@@ -303,12 +303,15 @@ def _spelled(key: str, value: int | bytes) -> str:
     return f"{value // 10_000}%" if key == "CPUQuotaPerSecUSec" else str(value)
 
 
-def _parsed(key: str, text: str) -> int | bytes:
+def parsed(key: str, text: str) -> int | bytes:
+    """A setting of a unit file as the property that it makes."""
     if key == CPUS:
         return to_bitmap(parse_cpuset(text.replace(" ", ",")))
     if text in ("", "infinity"):
         return UNSET
-    return 0 if text == "idle" else int(text.rstrip("%")) * (10_000 if text.endswith("%") else 1)
+    if text == "idle":
+        return 0
+    return round(float(text[:-1]) * 10_000) if text.endswith("%") else int(text)
 
 
 class _Server:

@@ -47,6 +47,7 @@ def test_the_example_host_applications_are_accepted(tmp_path: Path) -> None:
     assert {app.name: app.qos for app in loaded.records} == {
         "crunch": Qos.BE,
         "shop": Qos.LS,
+        "encode": Qos.BE,
         "sshd": Qos.SYSTEM,
     }
 

@@ -15,6 +15,7 @@ from koordlet import afterstop
 from koordlet.config import Config, load_config
 from koordlet.protocol.nodeslo import DEFAULT_NODESLO
 from koordlet.protocol.nodeslo_schema import load_nodeslo
+from koordlet.host.systemd import UNITS_DIR
 from koordlet.resexecutor.lock import LOCK_DIR
 from koordlet.sdnotify import TICKS_MISSED
 
@@ -100,7 +101,15 @@ def test_H15_the_directories_are_the_defaults_and_outlive_the_service() -> None:
     )
     told = (SYSTEMD / "tmpfiles.d/koord-host.conf").read_text(encoding="utf-8")
     paths = [line.split()[1] for line in told.splitlines() if line.startswith("d ")]
-    assert paths == [str(each) for each in (Config().run_dir, LOCK_DIR, Config().state_dir)]
+    assert paths[:3] == [str(each) for each in (Config().run_dir, LOCK_DIR, Config().state_dir)]
+
+
+@pytest.mark.parametrize("name", ["koordlet.service", "koordlet-rollback.service"])
+def test_H06_drop_ins_of_units_can_be_removed(name: str) -> None:
+    told = (SYSTEMD / "tmpfiles.d/koord-host.conf").read_text(encoding="utf-8")
+    for path in unit(name)["Service"]["ReadWritePaths"].replace("-/", "/").split():
+        assert Path(path).parent == Path(UNITS_DIR)
+        assert f"d {path} " in told
 
 
 def test_H16_a_stop_and_a_restart_are_told_apart_after_the_end() -> None:
