@@ -13,9 +13,9 @@ import pytest
 
 from koordlet import afterstop
 from koordlet.config import Config, load_config
+from koordlet.host.systemd import UNITS_DIR
 from koordlet.protocol.nodeslo import DEFAULT_NODESLO
 from koordlet.protocol.nodeslo_schema import load_nodeslo
-from koordlet.host.systemd import UNITS_DIR
 from koordlet.resexecutor.lock import LOCK_DIR
 from koordlet.sdnotify import TICKS_MISSED
 
