@@ -22,6 +22,7 @@ from koordlet.model.adoption import Adoption
 from koordlet.model.knobs import Knob, Value
 from koordlet.model.pods import CgroupDriver, PodRecord
 from koordlet.model.readings import Missing
+from koordlet.model.sharing import share_record
 from koordlet.model.topology import CpuManagerPolicy
 from koordlet.pods.hostapp import HostAppRecord
 from koordlet.protocol.nodeslo import NodeSlo
@@ -56,7 +57,8 @@ class PodsChange:
     def applied_to(self, records: tuple[PodRecord, ...]) -> tuple[PodRecord, ...]:
         """The list after this change, sorted by namespace, name and uid."""
         by_uid = {record.uid: record for record in records if record.uid not in self.gone}
-        by_uid.update((record.uid, record) for record in self.changed)
+        for record in self.changed:
+            by_uid[record.uid] = share_record(record, by_uid.get(record.uid))
         ordered = sorted(by_uid.values(), key=lambda r: (r.namespace, r.name, r.uid))
         return tuple(ordered)
 

@@ -14,6 +14,7 @@ from koordlet.model.knobs import Knob
 from koordlet.model.paths import CgroupPath
 from koordlet.model.pods import BeRoot, Workloads
 from koordlet.model.readings import Missing
+from koordlet.model.sharing import share_pod
 from koordlet.model.topology import NodeFacts
 from koordlet.protocol.nodeslo import NodeSlo
 from koordlet.protocol.problem import Problem
@@ -110,7 +111,7 @@ def whole_workloads(report: TickReport, before: Workloads | Missing) -> Workload
     if report.pod_uids is None:
         return told
     known = {} if isinstance(before, Missing) else {pod.uid: pod for pod in before.known_pods()}
-    known.update((pod.uid, pod) for pod in told.known_pods())
+    known.update((pod.uid, share_pod(pod, known.get(pod.uid))) for pod in told.known_pods())
     return replace(told, pods=tuple(known[uid] for uid in report.pod_uids if uid in known))
 
 
