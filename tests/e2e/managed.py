@@ -50,8 +50,7 @@ class Managed:
             directory,
             self.cgroups.root,
             cri_endpoint=self.runtime.endpoint,
-            node_slo=slo,
-            **options,
+            **{"node_slo": slo, **options},
         )
         self._daemons.append(made)
         return made

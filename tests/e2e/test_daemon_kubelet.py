@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,26 @@ def test_H01_a_kubelet_restarts_while_everything_is_in_force(
         assert idle_pods(managed)
     assert managed.quota() == -1
     assert idle_pods(managed) == []
+
+
+def test_H14_a_kubelets_own_values_are_no_leftovers_and_what_differs_is(
+    managed: Managed, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    off = tmp_path / "absent.yaml"  # the built-in NodeSLO
+    with managed.daemon(kubelet=kubelet.url, node_slo=off) as daemon:
+
+        def leftovers() -> list[dict[str, object]]:
+            done = daemon.ctl("-o", "json", "adopt", "--dry-run")
+            files: list[dict[str, object]] = json.loads(done.stdout)["data"]["files"]
+            return files
+
+        until(lambda: not daemon.status()["waiting_for"], SOON_S, "a decision")
+        until(lambda: leftovers() == [], SOON_S, f"no leftovers: {leftovers()}")
+        managed.cgroups.set_quota_us(BE_TIER, 50_000)
+        (only,) = leftovers()
+        assert (only["cgroup"], only["found"]) == (BE_TIER, "50000")
+        assert daemon.ctl("adopt", "--yes").returncode == 0
+        until(lambda: managed.quota() == -1, SOON_S, "the tier's own value")
 
 
 def test_H13_the_kubelet_tells_what_the_runtime_does_not(
