@@ -27,7 +27,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run(words: Sequence[str]) -> int:
     from runtimeproxy import daemon, logs
     from runtimeproxy.config import load_config
+    from runtimeproxy.memory import keep_small
 
+    keep_small()
     try:
         config = load_config(words)
         logs.configure(config.log_level, config.log_format)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
@@ -46,16 +47,19 @@ class CallCounts:
 
     def __init__(self) -> None:
         self.methods: dict[str, MethodCount] = {}
+        self._by_path: dict[bytes, MethodCount] = {}
 
     def begin(self, path: bytes) -> MethodCount:
         """A call of ``path`` began; give what comes back to ``end``."""
-        name = path.decode("ascii", "backslashreplace")[:200]
-        count = self.methods.get(name)
-        if count is None:
-            if len(self.methods) >= MAX_METHODS:
-                name = OTHERS
-            count = self.methods.setdefault(name, MethodCount())
+        count = self._by_path.get(path) or self._new(path)
         count.in_flight += 1
+        return count
+
+    def _new(self, path: bytes) -> MethodCount:
+        if len(self._by_path) >= MAX_METHODS:
+            return self.methods.setdefault(OTHERS, MethodCount())
+        name = path.decode("ascii", "backslashreplace")[:200]
+        count = self._by_path[path] = self.methods.setdefault(name, MethodCount())
         return count
 
     def end(self, count: MethodCount, code: Code, took_s: float) -> None:
@@ -63,10 +67,7 @@ class CallCounts:
         count.codes[code] += 1
         count.total_s += took_s
         count.recent_s.append(took_s)
-        for index, limit_s in enumerate(BUCKETS_S):
-            if took_s <= limit_s:
-                count.buckets[index] += 1
-                break
+        count.buckets[bisect_left(BUCKETS_S, took_s)] += 1
 
     @property
     def in_flight(self) -> int:

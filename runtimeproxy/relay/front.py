@@ -11,7 +11,7 @@ from runtimeproxy.relay.endpoint import Endpoint
 from runtimeproxy.relay.link import Link
 from runtimeproxy.wire import frames
 from runtimeproxy.wire.headers import Headers
-from runtimeproxy.wire.peer import Peer
+from runtimeproxy.wire.peer import Peer, Traffic
 from runtimeproxy.wire.status import Code, find
 
 _GOODBYE_S = 1.0
@@ -34,6 +34,7 @@ class Relay:
         self.max_message_bytes = max_message_bytes
         self.intercept = intercept
         self.counts = CallCounts()
+        self.traffic = Traffic()
         self.fronts: set[Front] = set()
 
     def accept(self) -> Peer:
@@ -58,7 +59,7 @@ class Front:
     def __init__(self, relay: Relay) -> None:
         self.counts = relay.counts
         self.max_message_bytes = relay.max_message_bytes
-        self.peer = Peer(self, client_side=False)
+        self.peer = Peer(self, relay.traffic, client_side=False)
         self._relay = relay
         self._calls: dict[int, Call] = {}
         self._links: dict[Endpoint, Link] = {}
@@ -74,7 +75,7 @@ class Front:
         endpoint = self._relay.endpoint_of(path)
         link = self._links.get(endpoint)
         if link is None or not link.usable:
-            link = self._links[endpoint] = Link(endpoint)
+            link = self._links[endpoint] = Link(endpoint, self._relay.traffic)
         return link
 
     def forget(self, stream_id: int) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 from runtimeproxy.relay.endpoint import Endpoint
 from runtimeproxy.wire import frames
 from runtimeproxy.wire.headers import Headers
-from runtimeproxy.wire.peer import Peer
+from runtimeproxy.wire.peer import Peer, Traffic
 
 
 class Answers(Protocol):
@@ -24,12 +24,12 @@ class Answers(Protocol):
 class Link:
     """One connection, made at once or not at all; its calls by stream."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, traffic: Traffic) -> None:
         """Raises Unreachable."""
         self._calls: dict[int, Answers] = {}
         self._usable = True
         self._socket = endpoint.connect()
-        self._peer = Peer(self, client_side=True)
+        self._peer = Peer(self, traffic, client_side=True)
         loop = asyncio.get_running_loop()
         # What is sent before the transport is there waits in the peer.
         self._connecting = loop.create_task(

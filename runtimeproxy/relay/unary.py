@@ -8,6 +8,7 @@ from runtimeproxy.relay.endpoint import Endpoint
 from runtimeproxy.relay.link import Link
 from runtimeproxy.wire import frames, status
 from runtimeproxy.wire.headers import Header, Headers
+from runtimeproxy.wire.peer import Traffic
 from runtimeproxy.wire.status import Code, StatusError
 
 _HEADERS: tuple[Header, ...] = (
@@ -27,11 +28,13 @@ class UnaryClient:
         self.endpoint = endpoint
         self._max_bytes = max_message_bytes
         self._link: Link | None = None
+        self._traffic: Traffic | None = None  # made where there is a loop
 
     async def call(self, path: str, message: bytes, timeout_s: float) -> bytes:
         """The reply. Raises StatusError, for a deadline too, and Unreachable."""
         if self._link is None or not self._link.usable:
-            self._link = Link(self.endpoint)
+            self._traffic = self._traffic or Traffic()
+            self._link = Link(self.endpoint, self._traffic)
         call = _UnaryCall(self._link, self._max_bytes)
         headers = (
             *_HEADERS,

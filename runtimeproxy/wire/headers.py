@@ -17,6 +17,7 @@ Headers = Sequence[Header]
 
 MAX_LIST_BYTES = 1 << 20
 _CACHE_ENTRIES = 4096
+_INDEXED = 0x80  # a field that is in the table already; nothing else begins so high
 _NO_TABLE = b"\x20"  # a table size update to 0: the first thing that we ever say
 _STATIC_PAIRS: dict[Header, bytes] = {
     (b":method", b"POST"): b"\x83",
@@ -33,13 +34,22 @@ class HeaderDecoder:
 
     def __init__(self) -> None:
         self._decoder = Decoder(max_header_list_size=MAX_LIST_BYTES)
+        self._indexed: dict[bytes, Headers] = {}
 
-    def decode(self, block: bytes) -> list[Header]:
+    def decode(self, block: bytes) -> Headers:
         """Name and value of each header, as bytes. Raises ProtocolError."""
+        known = self._indexed.get(block)
+        if known is not None:
+            return known
         try:
-            return list(self._decoder.decode(block, raw=True))
+            headers = tuple(self._decoder.decode(block, raw=True))
         except HPACKError as error:
             raise frames.ProtocolError(frames.COMPRESSION_ERROR, str(error)) from error
+        if block and min(block) >= _INDEXED:
+            self._indexed[block] = headers  # the same again means the same, until the table changes
+        else:
+            self._indexed.clear()
+        return headers
 
 
 class HeaderEncoder:

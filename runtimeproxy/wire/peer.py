@@ -17,10 +17,11 @@ from runtimeproxy.wire.frames import ProtocolError
 from runtimeproxy.wire.headers import HeaderDecoder, HeaderEncoder, Headers
 
 OUR_FRAME_BYTES = 131_072
-OUR_WINDOW = 8 << 20
+OUR_WINDOW = 4 << 20
 _CONNECTION_WINDOW = 1 << 30
 _MAX_BLOCK_BYTES = 1 << 20
-_WRITE_BUFFER_BYTES = 4 << 20
+_WRITE_BUFFER_BYTES = 1 << 20
+_READ_BYTES = 262_144
 _LAST_USED_ID = 1 << 30  # ids above are left alone: a new connection is due long before
 
 
@@ -49,13 +50,50 @@ class _Stream:
         self.ended_there = False
 
 
-class Peer(asyncio.Protocol):
+class Traffic:
+    """What connections share: a buffer to read into, and who has something to write.
+
+    All that is written while one piece of input is handled leaves in one system call for each
+    connection, at the end of it; what is written at another time, in the loop's next turn.
+    """
+
+    def __init__(self) -> None:
+        self.buffer = memoryview(bytearray(_READ_BYTES))
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[Peer] = []
+        self._handling = False
+        self._scheduled = False
+
+    def begin(self) -> None:
+        """A piece of input is handled from now on."""
+        self._handling = True
+
+    def end(self) -> None:
+        """It is handled."""
+        self._handling = False
+        self._flush()
+
+    def add(self, peer: Peer) -> None:
+        """``peer`` has something to write, for the first time since it was flushed."""
+        self._waiting.append(peer)
+        if not self._handling and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        waiting, self._waiting = self._waiting, []
+        for peer in waiting:
+            peer.flush()
+
+
+class Peer(asyncio.BufferedProtocol):
     """``client_side`` is our role: the one that opens streams."""
 
-    def __init__(self, events: Events, *, client_side: bool) -> None:
+    def __init__(self, events: Events, traffic: Traffic, *, client_side: bool) -> None:
         self._events = events
+        self._traffic = traffic
         self._client_side = client_side
-        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._why_lost = ""
         self._preface_left = b"" if client_side else frames.PREFACE
@@ -75,7 +113,6 @@ class Peer(asyncio.Protocol):
         self._unacked = 0
         self._writable = True
         self._out: list[bytes] = []
-        self._flushing = False
         self._handlers: dict[int, Callable[[int, int, bytes], None]] = {
             frames.DATA: self._got_data,
             frames.HEADERS: self._got_headers,
@@ -165,7 +202,7 @@ class Peer(asyncio.Protocol):
 
     def close(self) -> None:
         """Send what is to be sent, and close."""
-        self._flush()
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 
@@ -175,7 +212,7 @@ class Peer(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        self._flush()
+        self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._streams.clear()
@@ -189,7 +226,18 @@ class Peer(asyncio.Protocol):
         self._writable = True
         self._drain_all()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._traffic.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._traffic.begin()
+        try:
+            self.received(bytes(self._traffic.buffer[:nbytes]))
+        finally:
+            self._traffic.end()
+
+    def received(self, data: bytes) -> None:
+        """The next bytes of the peer."""
         try:
             if self._preface_left:
                 data = self._without_preface(data)
@@ -215,14 +263,12 @@ class Peer(asyncio.Protocol):
         self.close()
 
     def _write(self, data: bytes) -> None:
-        """All that is written in one turn of the loop leaves in one system call."""
+        if not self._out:
+            self._traffic.add(self)
         self._out.append(data)
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
 
-    def _flush(self) -> None:
-        self._flushing = False
+    def flush(self) -> None:
+        """Write what has gathered; before there is a transport, it goes on gathering."""
         if self._transport is None or self._transport.is_closing():
             return
         if self._out:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,12 +46,42 @@ KUBELET_MIX = ("Version", "ListPodSandbox", "ListContainers")
 KUBELET_PAUSE_S = 0.05
 
 
+class RssWatch:
+    """The resident size of a process once a second while the context lasts, in MiB."""
+
+    def __init__(self, pid: int) -> None:
+        self.samples: list[float] = []
+        self._status = Path(f"/proc/{pid}/status")
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> RssWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while True:
+            text = self._status.read_text()
+            self.samples.append(int(text.partition("VmRSS:")[2].split()[0]) / 1024)
+            if self._end.wait(1.0):
+                return
+
+
 @dataclass(frozen=True)
 class World:
     """The two ways to the same runtime."""
 
     direct: Path
     proxy: Proxy
+    rss: RssWatch
+
+    @property
+    def sockets(self) -> dict[str, Path]:
+        return {"direct": self.direct, "proxied": self.proxy.socket}
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -68,14 +98,14 @@ def measure(bench: Bench) -> None:
             for suffix, size in SIZES.items():
                 bench.log(f"{bench.options.calls} calls each way, replies of {size} bytes")
                 calls = bench.options.calls if not suffix else bench.options.calls // 5
-                _added(bench, world, suffix, REPLY, b"%d" % size, calls)
+                _added(bench, world.sockets, suffix, REPLY, b"%d" % size, calls)
         bench.log("hooked calls")
         _hooked(bench, world)
         bench.log(f"closed loop, {IN_FLIGHT} in flight")
         _throughput(bench, world)
         bench.figures["identical_bytes"] = _identical(bench.rng, world)
         bench.figures["list_16mib_ok"] = _large(world)
-        bench.figures["rss_mib"] = round(_rss_mib(world.proxy), 1)
+        bench.figures["rss_mib"] = round(max(world.rss.samples), 1)
     _real(bench)
 
 
@@ -94,7 +124,8 @@ def _world(bench: Bench) -> Iterator[World]:
         stack.enter_context(_process(own, "tests.benchmarks.hookecho", str(hook)))
         bench.figures["hook_server"] = "one that changes cpu.shares"
         write_server(proxy.hooks_dir, "bench", hook, "Fail", ("PreCreateContainer",))
-        yield World(direct, proxy)
+        assert proxy.process is not None
+        yield World(direct, proxy, stack.enter_context(RssWatch(proxy.process.pid)))
 
 
 def _own_cgroup(bench: Bench, stack: contextlib.ExitStack) -> OwnCgroup | None:
@@ -148,7 +179,7 @@ def _kubelet_beside(socket: Path) -> Iterator[None]:
 
 def _added(
     bench: Bench,
-    world: World,
+    sockets: Mapping[str, Path],
     suffix: str,
     path: str,
     message: bytes,
@@ -156,8 +187,8 @@ def _added(
 ) -> None:
     """Blocks by turns, so that whatever else goes on meets both ways alike."""
     took_s: dict[str, list[float]] = {"direct": [], "proxied": []}
-    with RawClient(world.direct) as direct, RawClient(world.proxy.socket) as proxied:
-        ways = {"direct": direct, "proxied": proxied}
+    with contextlib.ExitStack() as stack:
+        ways = {way: stack.enter_context(RawClient(socket)) for way, socket in sockets.items()}
         for client in ways.values():
             for _ in range(min(WARM_UP, calls)):
                 client.call(path, message)
@@ -190,7 +221,7 @@ def _hooked(bench: Bench, world: World) -> None:
         sandbox_config=config,
     ).SerializeToString()
     calls = max(BLOCK, bench.options.calls // 5)
-    _added(bench, world, "hooked", SERVICE + "CreateContainer", message, calls)
+    _added(bench, world.sockets, "hooked", SERVICE + "CreateContainer", message, calls)
     asked = world.proxy.get("hooks")["servers"][0]
     bench.require(
         asked["changes"] >= calls and not asked["failed"], f"hooks did not answer: {asked}"
@@ -247,14 +278,6 @@ def _large(world: World) -> bool:
     return got == expected and len(got) > 15 << 20
 
 
-def _rss_mib(proxy: Proxy) -> float:
-    assert proxy.process is not None
-    for line in Path(f"/proc/{proxy.process.pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return float("nan")
-
-
 def _real(bench: Bench) -> None:
     """ListContainers of a real containerd, for comparison; no figure where there is none."""
     if why_not := machine.why_no_runtime_tests():
@@ -267,7 +290,7 @@ def _real(bench: Bench) -> None:
         proxy = stack.enter_context(Proxy(scratch / "p", socket, activated=True))
         path = SERVICE + "ListContainers"
         calls = max(BLOCK, bench.options.calls // 5)
-        _added(bench, World(socket, proxy), "_containerd", path, b"", calls)
+        _added(bench, {"direct": socket, "proxied": proxy.socket}, "_containerd", path, b"", calls)
 
 
 if __name__ == "__main__":

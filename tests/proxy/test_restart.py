@@ -50,7 +50,7 @@ def test_H19_no_call_fails_while_the_proxy_restarts(proxy: Proxy, runtime: RawRu
     for caller in callers:
         caller.end()
     assert [caller.faults for caller in callers] == [[]] * 4
-    assert min(caller.done for caller in callers) > 10
+    assert min(caller.done for caller in callers) >= 4
 
 
 def test_H19_a_long_call_ends_in_the_background_while_the_next_proxy_serves(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from runtimeproxy.wire import frames, status
 from runtimeproxy.wire.headers import HeaderDecoder, HeaderEncoder, Headers
-from runtimeproxy.wire.peer import OUR_WINDOW, Peer
+from runtimeproxy.wire.peer import OUR_WINDOW, Peer, Traffic
 from runtimeproxy.wire.status import Code, MessageMeter
 
 HEADERS: Headers = ((b":method", b"POST"), (b":path", b"/a/B"), (b"x-bin", b"\x00\xff"))
@@ -74,12 +74,12 @@ class End:
     def __init__(self, *, client_side: bool) -> None:
         self.told = Told()
         self.transport = Transport()
-        self.peer = Peer(self.told, client_side=client_side)
+        self.peer = Peer(self.told, Traffic(), client_side=client_side)
         self.peer.connection_made(self.transport)
 
     def take(self) -> bytes:
         """What it has to say, now."""
-        self.peer._flush()
+        self.peer.flush()
         said, self.transport.written = bytes(self.transport.written), bytearray()
         return said
 
@@ -100,8 +100,8 @@ def exchange(one: End, other: End) -> None:
         said, answered = one.take(), other.take()
         if not said and not answered:
             return
-        other.peer.data_received(said)
-        one.peer.data_received(answered)
+        other.peer.received(said)
+        one.peer.received(answered)
 
 
 def talking() -> tuple[End, End]:
@@ -221,9 +221,9 @@ def test_padding_and_priority_are_taken_off() -> None:
         block = HeaderEncoder().encode(HEADERS)
         payload = b"\x03" + b"\0\0\0\0\x10" + block + b"\0\0\0"
         flags = frames.PADDED | frames.HAS_PRIORITY | frames.END_HEADERS
-        server.peer.data_received(frames.frame(frames.HEADERS, flags, 1, payload))
+        server.peer.received(frames.frame(frames.HEADERS, flags, 1, payload))
         data = frames.frame(frames.DATA, frames.PADDED | frames.END_STREAM, 1, b"\x02ab\0\0")
-        server.peer.data_received(data)
+        server.peer.received(data)
         assert server.told.events == [("headers", 1, HEADERS, False), ("data", 1, b"ab", True)]
 
     with_loop(body)
@@ -252,8 +252,8 @@ def test_what_breaks_the_protocol_ends_the_connection_with_a_reason(frame: bytes
         _, server = talking()
         if frame.startswith(frames.header(1, frames.DATA, frames.PADDED, 1)):
             opening = frames.frame(frames.HEADERS, frames.END_HEADERS, 1, b"\x82")
-            server.peer.data_received(opening)
-        server.peer.data_received(frame)
+            server.peer.received(opening)
+        server.peer.received(frame)
         assert server.transport.closed
         assert server.frames()[-1][0] == frames.GOAWAY
         assert server.frames() == []
@@ -264,7 +264,7 @@ def test_what_breaks_the_protocol_ends_the_connection_with_a_reason(frame: bytes
 def test_what_is_no_http2_is_told_so() -> None:
     def body() -> None:
         server = End(client_side=False)
-        server.peer.data_received(b"GET / HTTP/1.1\r\n\r\n")
+        server.peer.received(b"GET / HTTP/1.1\r\n\r\n")
         assert server.transport.closed
         server.peer.connection_lost(None)
         assert server.told.events == [("lost", "protocol error: this is not HTTP/2")]
@@ -277,10 +277,10 @@ def test_noise_ends_connections_and_raises_nothing(chunks: list[bytes], greeted:
     def body() -> None:
         server = End(client_side=False)
         if greeted:
-            server.peer.data_received(frames.PREFACE)
+            server.peer.received(frames.PREFACE)
         for chunk in chunks:
             if not server.transport.closed:
-                server.peer.data_received(chunk)
+                server.peer.received(chunk)
 
     with_loop(body)
 
@@ -306,7 +306,7 @@ def test_a_talk_cut_anywhere_and_changed_anywhere_raises_nothing(data: st.DataOb
         server = End(client_side=False)
         for start, end in zip([0, *cuts], [*cuts, len(talk)], strict=True):
             if not server.transport.closed:
-                server.peer.data_received(bytes(talk[start:end]))
+                server.peer.received(bytes(talk[start:end]))
 
     with_loop(body)
 
