@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from koordlet.api.client import AnswerError, Client, UnreachableError
 from koordlet.ctl import screen
 from koordlet.ctl.keys import Keys
-from koordlet.ctl.output import draw_plain
+from koordlet.ctl.output import console, draw_plain
 from koordlet.ctl.render.tables import show
 from koordlet.ctl.render.top import Look, TopOptions, top_parts
 from koordlet.ctl.text import clean
@@ -28,7 +28,7 @@ def run(client: Client, options: TopOptions, *, every_s: float, once: bool) -> N
     elif sys.stdout.isatty():
         with Keys() as keys:
             screen.live(
-                lambda console: _parts(client, options, console),
+                lambda where: _parts(client, options, where),
                 lambda: bool(QUIT_KEYS.intersection(keys.pressed())),
                 every_s=every_s,
             )
@@ -44,14 +44,19 @@ def _repeat(print_once: Callable[[], None], every_s: float) -> None:
 
 
 def _print(client: Client, options: TopOptions) -> None:
-    """All rows: whoever reads a pipe has no screen to fit them on."""
-    draw_plain(
-        look(client), lambda seen, console: show(console, top_parts(seen, options, console.width))
-    )
+    """All rows, since what is printed once can be scrolled, or goes to a file."""
+
+    def draw(seen: Look | str, where: Console) -> None:
+        show(where, top_parts(seen, options, where.width))
+
+    if sys.stdout.isatty():
+        draw(look(client), console(sys.stdout))
+    else:
+        draw_plain(look(client), draw)
 
 
-def _parts(client: Client, options: TopOptions, console: Console) -> list[RenderableType]:
-    return top_parts(look(client), options, console.width, lines=console.height)
+def _parts(client: Client, options: TopOptions, where: Console) -> list[RenderableType]:
+    return top_parts(look(client), options, where.width, lines=where.height)
 
 
 def look(client: Client) -> Look | str:

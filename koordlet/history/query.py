@@ -300,9 +300,10 @@ def _coarsest_s(db: sqlite3.Connection, query: RangeQuery) -> int:
 def _step_s(query: RangeQuery, coarsest_s: int, lines: int) -> int:
     step_s = query.step_s
     if step_s is None:
-        # One more, since the range is widened to whole steps at both ends.
-        points = min(POINTS_BY_DEFAULT, max(1, MOST_POINTS // max(1, lines) - 1))
-        least_s = (query.until_s - query.since_s) / points
+        # Two fewer than may be: the range is widened to whole steps at both ends.
+        points = min(POINTS_BY_DEFAULT, max(1, MOST_POINTS // max(1, lines) - 2))
+        # An hour that is a second longer, for it ends now, still has minutes.
+        least_s = 0.99 * (query.until_s - query.since_s) / points
         days = DAY_S * (1 + int(least_s // DAY_S))
         step_s = next((step for step in NICE_STEPS_S if step >= least_s), days)
     return -(-step_s // coarsest_s) * coarsest_s

@@ -81,16 +81,17 @@ class HistoryWriter:
 
     def _attempt(self, piece: Piece | None) -> None:
         """Store a piece; with None only open the file, so that there is one to read."""
+        minutes = 0 if piece is None else 1
         try:
             store = self._opened()
             if piece is not None:
                 self._keep(store, piece)
         except (sqlite3.OperationalError, OSError) as error:
             self._close()
-            self._lost(str(error), count=0 if piece is None else 1)
+            self._lost(str(error), minutes)
         except sqlite3.DatabaseError as error:
             self._close()
-            self._begin_anew(error)
+            self._begin_anew(error, minutes)
         else:
             self._stored()
 
@@ -118,19 +119,20 @@ class HistoryWriter:
             self._store.close()
             self._store = None
 
-    def _begin_anew(self, error: sqlite3.DatabaseError) -> None:
+    def _begin_anew(self, error: sqlite3.DatabaseError, minutes: int) -> None:
         try:
             aside = set_aside(self._path)
-        except OSError as fault:
-            self._lost(f"{error}; it cannot be put aside: {fault}")
+            self._opened()
+        except (sqlite3.Error, OSError) as fault:
+            self._lost(f"{error}; it cannot be begun anew: {fault}", minutes)
             return
         what = f"{error}; put aside as {aside}, and begun anew"
         self._damaged = Problem("history-damaged", str(self._path), what)
         self._log.error("history begins anew", why=str(self._damaged))
-        self.lost_minutes += 1
+        self.lost_minutes += minutes
 
-    def _lost(self, why: str, *, count: int = 1) -> None:
-        self.lost_minutes += count
+    def _lost(self, why: str, minutes: int = 1) -> None:
+        self.lost_minutes += minutes
         if not self._refused:
             self._log.warning("history is not stored", error=why)
         self._refused = why

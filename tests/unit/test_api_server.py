@@ -25,6 +25,7 @@ from koordlet.api.routes import BODY_LIMIT_BYTES, Backend, Request, answer
 from koordlet.api.server import ApiServer, SocketTakenError
 from koordlet.history.query import RangeAnswer, RangeQuery
 from koordlet.leftovers import Found
+from koordlet.metrics.readings import Level
 from koordlet.model.actions import Mode, Outcome, Status
 from koordlet.protocol.problem import Problem
 from koordlet.report import NodeView
@@ -142,6 +143,12 @@ def test_every_question_has_its_schema_and_the_whole_envelope(endpoint: str, sch
         ("/v1/audit?since=yesterday", 400, "api-bad-request"),
         ("/v1/audit?since=nan", 400, "api-bad-request"),
         ("/v1/audit?until=-1", 400, "api-bad-request"),
+        ("/v1/metrics?since=yesterday", 400, "api-bad-request"),
+        ("/v1/metrics?step_s=1m", 400, "api-bad-request"),
+        ("/v1/metrics?level=cluster", 400, "api-bad-request"),
+        ("/v1/metrics?percentiles=half", 400, "api-bad-request"),
+        ("/v1/metrics?percentiles=1,2,3,4,5,6,7,8,9", 400, "api-bad-request"),
+        ("/v1/metrics?pod=x", 400, "api-bad-request"),
     ],
 )
 def test_bad_questions_say_what_where_limit_and_remedy(target: str, status: int, code: str) -> None:
@@ -160,6 +167,54 @@ def test_a_wrong_method_is_answered_with_the_right_one() -> None:
     said = answer(Request("DELETE", "/v1/status", b"", 0), Asked().backend)
     assert said.status is HTTPStatus.METHOD_NOT_ALLOWED
     assert said.allow == "GET"
+
+
+def test_metrics_without_parameters_are_the_newest_readings() -> None:
+    asked = Asked()
+    _, body = asked.get("/v1/metrics")
+    assert body["data"]["readings"][0]["level"] == "node"
+    assert body["data"]["range"] is None
+    assert asked.history.queries == []
+
+
+def test_metrics_with_parameters_are_a_range_of_the_history() -> None:
+    asked = Asked()
+    status, body = asked.get(
+        "/v1/metrics?since=1767225600&until=1767229200&step_s=600&target=default/batch-1"
+        "&level=pod&series=cpu,throttled_ratio&percentiles=50,99.9"
+    )
+    assert status is HTTPStatus.OK
+    assert asked.history.queries == [
+        RangeQuery(
+            1_767_225_600,
+            1_767_229_200,
+            600,
+            "default/batch-1",
+            Level.POD,
+            ("cpu", "throttled_ratio"),
+            (50.0, 99.9),
+        )
+    ]
+    assert body["data"]["readings"] == []
+    first = body["data"]["range"]["lines"][0]
+    assert list(first["whole"]["percentiles"]) == ["p50", "p99.9"]
+
+
+def test_a_range_begins_an_hour_ago_and_ends_now_by_itself() -> None:
+    asked = Asked()
+    asked.get("/v1/metrics?target=x")
+    (query,) = asked.history.queries
+    assert (query.since_s, query.until_s) == (views.WALL_S - 3_600, views.WALL_S)
+
+
+def test_a_history_that_cannot_be_read_is_told() -> None:
+    asked = Asked()
+    asked.history.error = sqlite3.DatabaseError("database disk image is malformed")
+    status, body = asked.get("/v1/metrics?since=0")
+    assert status is HTTPStatus.SERVICE_UNAVAILABLE
+    (problem,) = body["problems"]
+    assert problem["code"] == "history-unreadable"
+    assert "malformed" in problem["what"]
 
 
 def test_audit_parameters_reach_the_store() -> None:

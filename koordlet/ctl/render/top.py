@@ -85,7 +85,7 @@ def top_parts(
 def _head(seen: Look) -> Iterator[RenderableType]:
     said = seen.status
     errors = sum(problem["severity"] == "error" for problem in said["problems"])
-    troubles = f"; {errors} errors: koordletctl status" if errors else ""
+    troubles = f"; errors: {errors}, see koordletctl status" if errors else ""
     yield f"koordlet on {clean(said['node'])}, {moment(said['taken_at'])}{troubles}"
     rows = [(name, text) for name, text in node_rows(said["data"]) if name in HEAD_ROWS]
     yield facts(rows)
@@ -123,7 +123,7 @@ class _Reasons:
         """For a workload: its own files and its containers', else the root that binds it."""
         cgroup, root = workload["cgroup"], workload["governed_by"]
         found = self._below.get(cgroup, ()) if isinstance(cgroup, str) else ()
-        if found or root is None:
+        if found or root in (None, cgroup):
             return _told(found)
         return (f"within {clean(root)}", _told(self._at.get(root, ()))[1])
 
@@ -137,7 +137,7 @@ def _upwards(cgroup: str) -> Iterator[str]:
 
 def _told(settings: Iterable[Data]) -> tuple[str, str]:
     """What is done and why, each text once."""
-    found = list(settings)
+    found = [setting for setting in settings if not setting["side_effect"]]
     done = dict.fromkeys(_done(setting) for setting in found)
     why = dict.fromkeys(clean(setting["reason"]) for setting in found if setting["reason"])
     return "; ".join(done), "; ".join(why)
@@ -199,7 +199,9 @@ def _table(rows: Sequence[_Row], columns: int) -> Table:
     """A line each: texts are cut, numbers never."""
     from rich.table import Table
 
-    widths = column_widths(columns, max((len(row.name) for row in rows), default=0))
+    longest_name = max((len(row.name) for row in rows), default=LEAST_NAME)
+    longest_done = max((len(row.done) for row in rows), default=0)
+    widths = column_widths(columns, longest_name, longest_done)
     made = Table(box=None, pad_edge=False, padding=(0, GAP_COLUMNS, 0, 0), header_style="bold")
     for name, width in widths.items():
         justify: Any = "right" if name in NUMBER_COLUMNS else "left"
@@ -220,7 +222,7 @@ _CELLS: Mapping[str, Callable[[_Row], str]] = {
 }
 
 
-def column_widths(columns: int, longest_name: int) -> dict[str, int]:
+def column_widths(columns: int, longest_name: int, longest_done: int) -> dict[str, int]:
     """The columns that have room, from left to right, with their widths. What does not fit is left
     out, the last one first; only the name is always there.
     """
@@ -233,7 +235,8 @@ def column_widths(columns: int, longest_name: int) -> dict[str, int]:
         left = _take(widths, name, NUMBER_COLUMNS[name], left)
     both = left - 2 * GAP_COLUMNS
     if both >= 2 * LEAST_TEXT:
-        widths |= {"done": both * 2 // 5, "why": both - both * 2 // 5}
+        widths["done"] = max(LEAST_TEXT, min(longest_done, both * 2 // 5))
+        widths["why"] = both - widths["done"]
     elif left - GAP_COLUMNS >= LEAST_TEXT:
         widths["done"] = left - GAP_COLUMNS
     return {name: widths[name] for name in _CELLS if name in widths}
