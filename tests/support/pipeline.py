@@ -41,6 +41,7 @@ from koordlet.protocol.problem import Problem
 from koordlet.protocol.qos import KubeQos, Qos
 from koordlet.report import CoreStatus, NodeView, TickCause, TickReport
 from koordlet.resexecutor.journal import Journal
+from koordlet.resexecutor.unitthread import UnitThread
 from koordlet.standing import ModeOrder, Standing
 from koordlet.tick import Tick
 from koordlet.treewatch import TreeWatch
@@ -85,8 +86,9 @@ class Told:
 class Pipeline:
     """One core without its loop. ``load`` are the cores that cgroups use from now on.
 
-    ``hushed`` leaves it to the test to let each source speak. ``restart`` puts another core over
-    the same host and journal. ``writes`` are all kernel writes so far.
+    ``hushed`` leaves it to the test to let each source speak. ``units`` talks to systemd; after
+    each tick it is waited for. ``restart`` puts another core over the same host and journal.
+    ``writes`` are all kernel writes so far.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Pipeline:
         hushed: bool = False,
         cgroups: CgroupTree | None = None,
         host: FakeHost | None = None,
+        units: UnitThread | None = None,
         **config: Any,
     ) -> None:
         tree: dict[str, Any] = {
@@ -108,6 +111,7 @@ class Pipeline:
         if layout == "v2":
             tree["kubepods"]["besteffort"] = {"cpu.weight": "1"}
         self.host = host or fake_host(layout, cpus=cpus, cgroups=tree | dict(cgroups or {}))
+        self.units = units
         self.clock = HandClock()
         self.load: dict[str, float] = {}
         self.told = Told()
@@ -147,7 +151,9 @@ class Pipeline:
         self.observer = Observer(cgroups, TreeWatch(cgroups, None))
         self.hot = HotSampler(cgroups, online_cpus=self._cpus)
         keeping = None if self.config.dry_run else self._keeping()
-        self.parts = tick_parts(self.config, self.clock, machine, self.observer, self.hot, keeping)
+        self.parts = tick_parts(
+            self.config, self.clock, machine, self.observer, self.hot, keeping, self.units
+        )
         self.tick = Tick(self.parts)
         self.front = FrontState(self.config, cgroups, self.clock)
         self._fresh = True
@@ -307,6 +313,8 @@ class Pipeline:
         if self.observer.is_blind:
             self.observer.tree_changed()
         report = self.tick.run(cause, overrun=False, whole=self._fresh)
+        if self.units is not None:
+            self.units.wait_idle(5.0)
         return self._tell(report)
 
     def _tell(self, report: TickReport) -> TickReport:

@@ -42,7 +42,7 @@ SPIN = "while :; do :; done"
 
 
 @pytest.fixture
-def ground() -> Iterator[UnitGround]:
+def ground() -> Iterator[UnitGround]:  # type: ignore[no-redef]
     made = RealUnits()
     yield made
     made.close()
