@@ -86,7 +86,7 @@ class Service:
     def wait(self, condition: Callable[[], object], within_s: float, what: str) -> None:
         try:
             until(condition, within_s, what)
-        except AssertionError as error:
+        except TimeoutError as error:
             raise AssertionError(f"{error}\n{self.values()}\n{self.log()[-4000:]}") from None
 
     def await_governed(self) -> None:
