@@ -34,7 +34,7 @@ NICE_STEPS_S = (
     *(hours * HOUR_S for hours in (1, 2, 3, 6, 12)),
     DAY_S,
 )
-_BREATHE_EVERY = 500
+_BREATHE_EVERY = 100
 _GUESSES = 5
 
 
