@@ -7,7 +7,7 @@
 # PYTHON   the interpreter that will run it (3.11 or newer); one of the system, since the service
 #          sees no home directories
 # WHEELS   a directory of wheels; without it they come from the package index that pip knows
-# PURGE    1: uninstall takes /etc/koordlet away, too
+# PURGE    1: uninstall takes the configuration in /etc away, too
 set -eu
 
 PREFIX=${PREFIX:-/usr/local}
@@ -17,7 +17,8 @@ PURGE=${PURGE:-}
 SOURCE=$(cd "$(dirname "$0")/.." && pwd)
 APP=$PREFIX/lib/koord-host
 DOC=$PREFIX/share/doc/koord-host
-UNITS="koordlet.service koordlet-rollback.service koordlet-rollback.timer koord.slice"
+UNITS="koordlet.service koordlet-rollback.service koordlet-rollback.timer koord.slice
+    koord-runtimeproxy.service koord-runtimeproxy.socket"
 case $PREFIX in
     /usr | /usr/local) UNITDIR=$PREFIX/lib/systemd/system TMPFILESDIR=$PREFIX/lib/tmpfiles.d ;;
     *) UNITDIR=/etc/systemd/system TMPFILESDIR=/etc/tmpfiles.d ;;
@@ -101,7 +102,8 @@ stage_rest() {
         chmod 0644 "$DESTDIR$UNITDIR/$unit"
     done
     put systemd/tmpfiles.d/koord-host.conf "$TMPFILESDIR/koord-host.conf"
-    for doc in README.md CHANGELOG.md LICENSE docs/operations.md docs/cli.md docs/metrics.md; do
+    for doc in README.md CHANGELOG.md LICENSE docs/operations.md docs/cli.md docs/metrics.md \
+        docs/runtimeproxy.md; do
         put "$doc" "$DOC/${doc##*/}"
     done
     for example in "$SOURCE"/systemd/examples/*; do
@@ -110,6 +112,7 @@ stage_rest() {
     put_once systemd/etc/koordlet.yaml /etc/koordlet/koordlet.yaml
     put_once systemd/etc/nodeslo.yaml /etc/koordlet/nodeslo.yaml
     mkdir -p "$DESTDIR/etc/koordlet/hostapps.d"
+    put_once systemd/etc/runtimeproxy.yaml /etc/koord-runtimeproxy/config.yaml
 }
 
 do_install() {
@@ -123,6 +126,7 @@ do_install() {
     systemctl daemon-reload
     systemd-tmpfiles --create koord-host.conf
     systemctl try-restart koordlet.service # an upgrade: values in force stay so
+    systemctl try-restart koord-runtimeproxy.service # and no call is lost
     systemctl is-active --quiet koordlet.service ||
         echo "setup: installed; start it by: systemctl enable --now koordlet"
 }
@@ -131,6 +135,11 @@ do_install() {
 undo() {
     ctl=$APP/bin/koordletctl
     if has_systemd; then
+        # Without its runtime's socket a kubelet ends, and starts no more.
+        ! systemctl is-active --quiet koord-runtimeproxy.socket ||
+            fail "kubelet may be pointed at koord-runtimeproxy; remedy: point it back to the runtime
+(koord-runtimeproxy check tells how), then:
+systemctl disable --now koord-runtimeproxy.socket koord-runtimeproxy.service"
         systemctl disable --now koordlet.service 2>/dev/null || true
         systemctl stop koordlet-rollback.timer 2>/dev/null || true
     fi
@@ -153,14 +162,15 @@ do_uninstall() {
     for unit in $UNITS; do rm -f "$DESTDIR$UNITDIR/$unit"; done
     rm -f "$DESTDIR$TMPFILESDIR/koord-host.conf"
     rm -rf "$DESTDIR$APP" "$DESTDIR$APP.new" "$DESTDIR$APP.old" "$DESTDIR$DOC"
-    test "$PURGE" != 1 || rm -rf "$DESTDIR/etc/koordlet"
+    test "$PURGE" != 1 || rm -rf "$DESTDIR/etc/koordlet" "$DESTDIR/etc/koord-runtimeproxy"
     test -z "$DESTDIR" || return 0
     rm -rf /run/koordlet /run/koordlet-locks /dev/shm/koordlet /var/lib/koordlet
+    rm -rf /run/koord-runtimeproxy /var/lib/koord-runtimeproxy
     if has_systemd; then
         systemctl daemon-reload
         systemctl reset-failed koordlet.service koordlet-rollback.service 2>/dev/null || true
     fi
-    test "$PURGE" = 1 || echo "setup: /etc/koordlet is kept; PURGE=1 takes it away, too"
+    test "$PURGE" = 1 || echo "setup: the configuration in /etc is kept; PURGE=1 takes it away, too"
 }
 
 case ${1:-} in

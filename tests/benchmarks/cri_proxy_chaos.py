@@ -216,7 +216,7 @@ def _lives(
         due_s = time.monotonic()
         while not end.is_set():
             due_s = max(due_s + pause_s, time.monotonic())
-            time.sleep(due_s - time.monotonic())
+            time.sleep(max(0.0, due_s - time.monotonic()))
             count += 1
             _life(client, f"chaos-{number}-{count}", parent, tally)
 
