@@ -20,7 +20,7 @@ from koordlet.model.paths import ROOT, CgroupPath
 from koordlet.model.pods import BeRoot, HostApp, KubeLayout, Workloads, be_roots
 from koordlet.model.readings import Missing
 from koordlet.pods.applocate import locate_apps
-from koordlet.pods.hostapp import declared_cgroup
+from koordlet.pods.hostapp import HostAppRecord, declared_cgroup
 from koordlet.pods.layout import find_layout
 from koordlet.pods.locate import LocateCache, locate_pods
 from koordlet.protocol.problem import Problem
@@ -29,6 +29,7 @@ from koordlet.treewatch import Children, TreeWatch, scan
 QUIET_S = 5
 RESCAN_S = 30.0  # a missed event costs at most this
 BLIND_RESCAN_S = 10.0  # where some directories are not watched
+_SERVICES = CgroupPath("system.slice")
 
 Word = PodsUpdate | PodsChange | PodsStillTrue | AppsUpdate | SloUpdate | KubeletUpdate
 """What a source may say."""
@@ -199,6 +200,15 @@ class Observer:
         self._quiet = {}
 
 
+def _awaited(record: HostAppRecord, layout: KubeLayout | Missing) -> CgroupPath | Missing:
+    """Where an application's cgroup is to come: a service starts in system.slice, unless its owner
+    says otherwise; elsewhere a unit is found by the next rescan.
+    """
+    if record.systemd_unit:
+        return _SERVICES.child(record.systemd_unit)
+    return declared_cgroup(record, layout)
+
+
 def _followed(seen: Seen, apps: AppsUpdate | None) -> set[CgroupPath]:
     """Directories whose children matter: where tiers, pods, containers and apps appear, those of
     applications that are not there (yet, or no more) included.
@@ -206,7 +216,7 @@ def _followed(seen: Seen, apps: AppsUpdate | None) -> set[CgroupPath]:
     dirs = {ROOT, *seen.be_tree}
     layout = seen.workloads.layout
     for record in () if apps is None else apps.records:
-        path = ROOT if record.systemd_unit else declared_cgroup(record, layout)
+        path = _awaited(record, layout)
         while isinstance(path, CgroupPath) and path != ROOT:
             path = path.parent
             dirs.add(path)

@@ -110,11 +110,11 @@ def test_a_unit_that_stops_is_let_go_and_governed_again_when_it_starts(node: Nod
     node.pipe.run(8)
     node.pipe.load.pop(PATH)
     node.systemd.stop(UNIT)
-    node.pipe.run(40)
+    node.pipe.run(4)
     assert node.systemd.show() == before
     assert not node.pipe.parts.executor.owned()
     node.systemd.start(UNIT)
-    node.pipe.run(40)
+    node.pipe.run(4)
     assert node.property("CPUWeight") == 1
 
 

@@ -41,8 +41,8 @@ applications:
 SPIN = "while :; do :; done"
 
 
-@pytest.fixture
-def ground() -> Iterator[UnitGround]:  # type: ignore[no-redef]
+@pytest.fixture  # type: ignore[no-redef]
+def ground() -> Iterator[UnitGround]:
     made = RealUnits()
     yield made
     made.close()
