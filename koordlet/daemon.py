@@ -52,12 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = [word for word in words if word != "--summary"]
     try:
         config = load_config(options)
+    except RefusedError as refused:
+        return _say(refused, 2)
+    try:
         _prepare(config, summary="--summary" in words)
         return _Daemon(config, options, summary="--summary" in words).run()
     except RefusedError as refused:
-        for problem in refused.problems:
-            print(f"koordlet: {problem}", file=sys.stderr)
-        return 2 if refused.problems[0].code.startswith("config") else 1
+        return _say(refused, 1)
+
+
+def _say(refused: RefusedError, code: int) -> int:
+    for problem in refused.problems:
+        print(f"koordlet: {problem}", file=sys.stderr)
+    return code
 
 
 class _Daemon:

@@ -168,7 +168,7 @@ class Supervisor:
 
     def _stop_all(self, how: signal.Signals) -> int:
         first = self._children[0]
-        if not first.pid:
+        if not first.pid and how is STOP_RESTORING:
             self._log.error("process does not run, and cannot clean up", process=first.name)
         for child in self._children:
             if child.pid:
