@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from koordlet.protocol.problem import RefusedError
 
@@ -24,8 +25,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     ask(words)
 
 
+@contextlib.contextmanager
+def _hidden(package: str) -> Iterator[None]:
+    """Make ``package`` look absent while others are imported.
+
+    structlog imports rich wherever it is installed, for a renderer that no daemon uses: that costs
+    memory, and time in which clients of a restarting proxy wait.
+    """
+    sys.modules[package] = None  # type: ignore[assignment]  # what the import system looks for
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+
+
 def _run(words: Sequence[str]) -> int:
-    from runtimeproxy import daemon, logs
+    with _hidden("rich"):
+        from runtimeproxy import daemon, logs
     from runtimeproxy.config import load_config
     from runtimeproxy.memory import keep_small
 
