@@ -1,4 +1,4 @@
-"""Puts a file that is no sound database out of the way, and keeps it: one scheme for all of ours."""
+"""Puts a file that is no sound database out of the way: one scheme for all of ours."""
 
 from __future__ import annotations
 
