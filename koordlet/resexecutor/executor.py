@@ -36,9 +36,6 @@ START_WRITES = 100
 SLOW_RESTORE_S = 5.0
 """How long a restore of everything waits for the thread that writes slow files."""
 
-UNITS_RESTORE_S = 30.0
-"""The same for systemd, which reads all of its units anew in it."""
-
 _LEFT = frozenset({Status.RESTORED, Status.GONE, Status.FOREIGN})
 """Verdicts on a restore after which nothing of ours is in the file."""
 
@@ -361,7 +358,7 @@ class Executor:
         if self._effects is not None and Channel.FILE in channels:
             self._effects.wait_idle(SLOW_RESTORE_S)
         if Channel.UNIT in channels:
-            self._units.wait_idle(UNITS_RESTORE_S)
+            self._units.wait_idle()
 
     def _drain(self, now_s: float) -> None:
         """Take the results of both threads; one that was overtaken says nothing."""

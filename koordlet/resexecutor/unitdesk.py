@@ -27,7 +27,7 @@ from koordlet.host.unitprops import (
     setting_text,
     values_of,
 )
-from koordlet.model.actions import Target
+from koordlet.model.actions import Outcome, Status, Target
 from koordlet.model.knobs import Channel, Knob
 from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
@@ -41,6 +41,9 @@ from koordlet.resexecutor.unitthread import UnitFacts, UnitOrder, UnitResult, Un
 
 FRESH_S = 3.0
 """For how long an answer about a unit may become the original of a value."""
+
+RESTORE_S = 30.0
+"""How long a restore of everything waits for systemd, which reads all of its units anew in it."""
 
 SLOW_S = 15.0
 """A call that takes longer is told."""
@@ -239,7 +242,7 @@ class UnitDesk:
             state = _checked(state, self.cgroups.host_path(facts.path))
         self._known[facts.path] = _Known(now_s, state)
 
-    def wait_idle(self, timeout_s: float) -> None:
+    def wait_idle(self, timeout_s: float = RESTORE_S) -> None:
         """Wait for everything that is under way."""
         if self.thread is not None:
             self.thread.wait_idle(timeout_s)
@@ -255,6 +258,27 @@ class UnitDesk:
         """End the thread."""
         if self.thread is not None:
             self.thread.stop(timeout_s)
+
+
+def unit_outcome(job: Job, text: str | Missing, *, is_hidden: bool) -> Outcome:
+    """What came of ``job``: of a value that was given back by systemd's word, of another by its
+    file's ``text``, which is Missing where the unit does not run.
+    """
+    after = "" if isinstance(text, Missing) else text
+    if job.progress is Progress.FAILED:
+        is_gone = job.restoring and job.errno == errno.ENOENT
+        return job.outcome(Status.GONE if is_gone else Status.REFUSED, after)
+    if job.restoring and job.is_foreign and after != job.wanted:
+        why = "holds a value that is not ours; left as it is"
+        return job.outcome(Status.FOREIGN, after, why=why)
+    if job.restoring:
+        return job.outcome(Status.RESTORED, after)
+    if isinstance(text, Missing):
+        return job.outcome(Status.PENDING, why="in force as soon as the unit runs")
+    if text != job.wanted and not is_hidden:
+        job.why = f"took {job.wanted!r} and reads {text!r}: another writer is at work"
+        return job.outcome(Status.REFUSED, text)
+    return job.outcome(Status.APPLIED, text)
 
 
 def rebased(row: Row, text: str, ledger: Ledger) -> Iterator[Row]:

@@ -22,6 +22,7 @@ from koordlet.resexecutor.ordering import Change, Step, order
 from koordlet.resexecutor.reads import Reads, descendants
 from koordlet.resexecutor.refusals import explain, is_for_good, is_gone
 from koordlet.resexecutor.spec import SpecDesk
+from koordlet.resexecutor.unitdesk import unit_outcome
 
 CPUSET_RETRIES = 3
 WAITS_FOR_START = "waits for its turn: a bounded number of writes a tick until all are in force"
@@ -301,28 +302,15 @@ class Writer:
         return job.outcome(Status.UNCHANGED if job.before == text else Status.APPLIED, text)
 
     def _unit_verdict(self, job: Job, now_s: float) -> Outcome:
-        """What came of a unit's value: of one given back by systemd's word, of another by the file,
-        which is not there where the unit does not run.
-        """
+        """What came of a unit's value."""
         text = self.reads.text(job.key)
-        after = "" if isinstance(text, Missing) else text
-        if job.progress is Progress.FAILED:
-            if job.restoring and job.errno == errno.ENOENT:
-                return job.outcome(Status.GONE)
+        outcome = unit_outcome(job, text, is_hidden=self.reads.masked(job.key))
+        if job.progress is not Progress.FAILED:
+            self.judge.refusals.drop(job.key)
+            self.judge.fights.reapplied(job.key, now_s)
+        elif outcome.status is Status.REFUSED:
             self.judge.refusals.note(job.key, job.wanted, job.errno, job.why, now_s, patient=True)
-            return job.outcome(Status.REFUSED, after)
-        self.judge.refusals.drop(job.key)
-        self.judge.fights.reapplied(job.key, now_s)
-        if job.restoring:
-            is_foreign = job.is_foreign and after != job.wanted
-            why = "holds a value that is not ours; left as it is" if is_foreign else ""
-            return job.outcome(Status.FOREIGN if is_foreign else Status.RESTORED, after, why=why)
-        if isinstance(text, Missing):
-            return job.outcome(Status.PENDING, why="in force as soon as the unit runs")
-        if text != job.wanted and not self.reads.masked(job.key):
-            job.why = f"took {job.wanted!r} and reads {text!r}: another writer is at work"
-            return job.outcome(Status.REFUSED, text)
-        return job.outcome(Status.APPLIED, text)
+        return outcome
 
     def _refusal(self, job: Job, after: str, now_s: float) -> Outcome:
         spec = self.cgroups.spec(job.key[1])
