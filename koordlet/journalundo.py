@@ -34,6 +34,8 @@ from koordlet.resexecutor.rollback import (
 )
 from koordlet.resexecutor.unitlink import unit_thread
 
+RELOAD_S = 25.0  # of systemd; whoever asks for an undo wants to find it done
+
 
 @dataclass(frozen=True, slots=True)
 class Undone:
@@ -61,7 +63,7 @@ def undo(config: Config, options: RollbackOptions, *, cgroup_root: str | None = 
                 machine.boot_id,
                 machine.managed_root,
                 machine.root_identity,
-                unit_thread(machine),
+                unit_thread(machine, RELOAD_S),
             ),
             SystemClock(),
             options=options,

@@ -37,7 +37,7 @@ from koordlet.model.readings import Missing
 
 UNITS_DIR = "/run/systemd"
 CALL_S = 10.0
-RELOAD_S = 15.0  # all units are read again
+RELOAD_S = 15.0  # all units are read again; that happens also where its end is not waited for
 
 _NAME = "org.freedesktop.systemd1"
 _PROPERTIES = "org.freedesktop.DBus.Properties"
@@ -59,10 +59,11 @@ class Systemd:
         bus_socket: str = BUS_SOCKET,
         units_dir: str = UNITS_DIR,
         call_s: float = CALL_S,
+        reload_s: float = RELOAD_S,
     ) -> None:
         self._sockets = ((private_socket, True), (bus_socket, False))
         self._units_dir = Path(units_dir)
-        self._call_s = call_s
+        self._call_s, self._reload_s = call_s, reload_s
         self._bus: Bus | None = None
 
     def hang_up(self) -> None:
@@ -129,7 +130,7 @@ class Systemd:
 
     def reload(self) -> None:
         """systemctl daemon-reload. It happens also where its end is not waited for."""
-        self._call(new_method_call(_MANAGER, "Reload"), "daemon-reload", RELOAD_S)
+        self._call(new_method_call(_MANAGER, "Reload"), "daemon-reload", self._reload_s)
 
     # -- drop-ins ---------------------------------------------------------------------------------
 

@@ -42,9 +42,6 @@ from koordlet.resexecutor.unitthread import UnitFacts, UnitOrder, UnitResult, Un
 FRESH_S = 3.0
 """For how long an answer about a unit may become the original of a value."""
 
-RESTORE_S = 30.0
-"""How long a restore of everything waits for systemd, which reads all of its units anew in it."""
-
 SLOW_S = 15.0
 """A call that takes longer is told."""
 
@@ -242,10 +239,10 @@ class UnitDesk:
             state = _checked(state, self.cgroups.host_path(facts.path))
         self._known[facts.path] = _Known(now_s, state)
 
-    def wait_idle(self, timeout_s: float = RESTORE_S) -> None:
-        """Wait for everything that is under way."""
+    def wait_idle(self) -> None:
+        """Wait for everything that is under way, as long as the thread has patience."""
         if self.thread is not None:
-            self.thread.wait_idle(timeout_s)
+            self.thread.wait_idle(self.thread.patience_s)
 
     def problems(self) -> Iterator[Problem]:
         """What stands between systemd and us."""

@@ -13,12 +13,18 @@ FIRST_ANSWER_S = 2.0
 """How long a start waits for systemd's version."""
 
 
-def unit_thread(machine: Machine) -> UnitThread | None:
+RELOAD_S = 5.0
+"""How long a stop waits for the end of the daemon-reload that it asked for."""
+
+_SETTING_S = 5.0
+
+
+def unit_thread(machine: Machine, reload_s: float = RELOAD_S) -> UnitThread | None:
     """The thread that talks to systemd, not begun yet; None where systemd is not PID 1."""
     if machine.cgroups.no_systemd:
         return None
     own = open_machine(machine.roots, keeps_fds=False)
-    return UnitThread(Systemd(), own.cgroups)
+    return UnitThread(Systemd(reload_s=reload_s), own.cgroups, reload_s + _SETTING_S)
 
 
 def greet(units: UnitThread | None) -> None:

@@ -86,11 +86,12 @@ class _Waiting:
 class UnitThread:
     """Carries orders out one after the other; of one unit only the newest that has not begun.
 
-    ``cgroups`` is this thread's own. The thread begins with the first request; it never keeps the
-    process from ending.
+    ``cgroups`` is this thread's own, ``patience_s`` how long a restore of everything waits for it.
+    The thread begins with the first request; it never keeps the process from ending.
     """
 
-    def __init__(self, systemd: UnitOwner, cgroups: Cgroups) -> None:
+    def __init__(self, systemd: UnitOwner, cgroups: Cgroups, patience_s: float = 10.0) -> None:
+        self.patience_s = patience_s
         self._systemd = systemd
         self._cgroups = cgroups
         self._waiting = _Waiting()
