@@ -52,7 +52,7 @@ class Units:
         rig.clock.at_s += 1.0
         rig.review = rig.executor.review(rig.clock.at_s)
         outcomes = rig.executor.apply(Plan(writes), rig.clock.at_s)
-        rig.executor._units.wait_idle(5.0)
+        rig.executor._units.wait_idle()
         told = sorted(outcomes, key=lambda outcome: outcome.status is not Status.UNCHANGED)
         return {outcome.key: outcome for outcome in told}
 
@@ -64,7 +64,7 @@ class Units:
 
     def restore(self, *keys: Target) -> dict[Target, Outcome]:
         self.rig.restore(*keys)
-        self.rig.executor._units.wait_idle(5.0)
+        self.rig.executor._units.wait_idle()
         return self.tick()
 
     def property(self, name: str) -> object:
@@ -185,7 +185,7 @@ def test_H06_rollback_after_a_kill_at_any_step(units: Units, ticks: int) -> None
     before = units.systemd.show()
     for _ in range(ticks):
         units.rig.tick(LIMIT, LOWEST)
-        units.rig.executor._units.wait_idle(5.0)
+        units.rig.executor._units.wait_idle()
     report = units.rollback()
     assert report.is_as_before
     assert units.systemd.show() == before
@@ -318,7 +318,7 @@ def test_a_transient_unit_that_ended_is_gone(units: Units) -> None:
     assert units.host.text(run, "cpu.max") == "30000 100000"
     units.systemd.stop("run-u7.scope")
     units.rig.restore(limit.key)
-    units.rig.executor._units.wait_idle(5.0)
+    units.rig.executor._units.wait_idle()
     assert units.tick()[limit.key].status is Status.GONE
     assert not units.rig.executor.owned()
 
@@ -345,7 +345,7 @@ def test_H11_a_tick_never_waits_for_systemd(units: Units) -> None:
     for _ in range(3):
         assert units.rig.tick(LIMIT)[LIMIT.key].status is Status.PENDING
     assert units.rig.executor.pending() == {LIMIT.key}
-    units.rig.executor._units.wait_idle(5.0)
+    units.rig.executor._units.wait_idle()
     assert units.tick(LIMIT)[LIMIT.key].status is Status.APPLIED
 
 
