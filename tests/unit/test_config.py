@@ -84,7 +84,8 @@ EVERY_OPTION = """
 --cri-endpoint unix:///run/containerd/containerd.sock --kubelet https://127.0.0.1:10250
 --kubelet-ca /ca --kubelet-token /token --kubelet-client-cert /cert --kubelet-client-key /key
 --kubelet-cgroup-root /kube --kubelet-state-file /state --metrics-address [::1]:9000
---container-metrics=false --dry-run --other-agent ignore --start-writes-per-tick 50 --reserved-cpus 0-1,4 --system-reserved-cpu 1500m
+--container-metrics=false --dry-run --other-agent ignore --start-writes-per-tick 50
+--reserved-cpus 0-1,4 --system-reserved-cpu 1500m
 --system-reserved-memory 1Gi --tick-seconds 2 --hot-sample-seconds 0.5 --hold-max-seconds 10
 --audit-retention-days 3 --history-retention-days 30 --history-max-mib 128
 --own-cgroup /koord.slice/koordlet.service --on-sigterm leave
