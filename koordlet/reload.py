@@ -16,6 +16,7 @@ LIVE = frozenset(
         "tick_seconds",
         "hot_sample_seconds",
         "hold_max_seconds",
+        "other_agent",
         "audit_retention_days",
         "history_retention_days",
         "history_max_mib",

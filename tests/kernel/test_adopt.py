@@ -130,6 +130,32 @@ def test_H14_a_governed_tier_is_rolled_back_to_what_the_kubelet_made(
     assert photo(node.root) == before
 
 
+def test_H14_an_agent_that_comes_while_koordlet_runs_stays_the_only_writer(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    """Its pod is in the runtime's list; its process would stop every other koordlet here, too."""
+    pod = add_batch(node, "batch")
+    with daemon(node, tmp_path / "koordlet", SLO) as koordlet:
+        until(lambda: node.root.read(pod, "cpu.idle") == "1", 20)
+        agent = node.cri.add_pod("koordlet-x", labels={"koord-app": "koordlet"})
+
+        def codes() -> set[str]:
+            return {each["code"] for each in koordlet.client.get("status")["problems"]}
+
+        until(lambda: "other-agent" in codes(), 40)
+        node.root.write(pod, "cpu.idle", "0")  # the agent's wish
+        other = add_batch(node, "another")
+        node.root.set_quota_us(TIER, 60_000)
+        refused = koordlet.ctl("adopt", "--yes")
+        assert (refused.returncode, "koordlet-x" in refused.stderr) == (1, True)
+        seen = len(koordlet.ticks())
+        until(lambda: len(koordlet.ticks()) > seen + 2, 20)
+        assert node.root.read(pod, "cpu.idle") == node.root.read(other, "cpu.idle") == "0"
+        node.cri.remove_pod(agent)
+        until(lambda: node.root.read(other, "cpu.idle") == "1", 40)
+        assert "other-agent" not in codes()
+
+
 def test_H14_a_crash_in_the_middle_of_a_start_on_200_pods_is_restored(
     node: FakeNode, tmp_path: Path
 ) -> None:

@@ -6,12 +6,16 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from koordlet import daemon
+from koordlet.config import Config
 from koordlet.host import otheragent
 from koordlet.host.otheragent import find_other_agent
 from koordlet.model.pods import PodRecord
+from koordlet.protocol.problem import Problem, RefusedError
 
 RUN_DIR = "/run/our-koordlet"
 KOORDLET = {"koord-app": "koordlet"}
@@ -47,6 +51,24 @@ def test_H14_we_and_our_namesakes_are_not(tmp_path: Path) -> None:
     _process(tmp_path, 12, "koordlet", None)  # left while we looked
     (tmp_path / "13").mkdir()
     assert find_other_agent(str(tmp_path), RUN_DIR) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "refuses"),
+    [({}, True), ({"dry_run": True}, False), ({"other_agent": "ignore"}, False)],
+)
+def test_H14_koordlet_does_not_start_beside_another_agent_unless_it_only_looks_or_was_told(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], refuses: bool
+) -> None:
+    found = Problem(otheragent.OTHER_AGENT, "process 7", "runs")
+    monkeypatch.setattr(daemon, "find_other_agent", lambda proc_root, run_dir: found)
+    one = daemon._Daemon(Config(**options), (), summary=False)
+    if refuses:
+        with pytest.raises(RefusedError) as refused:
+            one._refuse_beside_another_agent()
+        assert refused.value.problems == (found,)
+    else:
+        one._refuse_beside_another_agent()
 
 
 def test_a_proc_that_cannot_be_read_tells_nothing(tmp_path: Path) -> None:
