@@ -37,11 +37,16 @@ class DockerRelay:
         self._interceptor = interceptor
         self.busy = 0
         """Requests under way."""
+        # Readers are known only to the task that reads: without this both may be taken for garbage.
+        self._serving: set[asyncio.Task[None] | None] = set()
         self._log = structlog.get_logger().bind(part="docker")
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client's connection, to its end."""
+        task = asyncio.current_task()
+        self._serving.add(task)
         async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._serving.discard, task)
             stack.callback(writer.close)
             try:
                 await self._serve(stack, (reader, writer))
@@ -116,6 +121,7 @@ async def _exchange(
         )
     finally:
         sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
 
 
 async def _final_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Head:
@@ -172,7 +178,8 @@ def _content(kept: bytes, framing: Framing) -> bytes:
 
 async def _both_ways(client: Streams, dockerd: Streams) -> None:
     """Raw bytes until both sides have ended; an end goes on as an end, not as a close."""
-    await asyncio.gather(_one_way(client[0], dockerd[1]), _one_way(dockerd[0], client[1]))
+    ways = (_one_way(client[0], dockerd[1]), _one_way(dockerd[0], client[1]))
+    await asyncio.gather(*ways, return_exceptions=True)
 
 
 async def _one_way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -44,10 +44,14 @@ enableControllerAttachDetach: false
 
 
 class Kubelet:
-    """``with Kubelet(runtime, directory) as kubelet: kubelet.add_pod(...)``."""
+    """``with Kubelet(runtime, directory) as kubelet: kubelet.add_pod(...)``.
 
-    def __init__(self, runtime: Containerd, directory: Path) -> None:
+    ``endpoint`` is what it is pointed at; the runtime by default.
+    """
+
+    def __init__(self, runtime: Containerd, directory: Path, endpoint: str = "") -> None:
         self._runtime = runtime
+        self._endpoint = endpoint or runtime.endpoint
         self._directory = directory
         self._static = directory / "static"
         self._port, self._read_only_port = free_port(), free_port()
@@ -67,7 +71,7 @@ class Kubelet:
                 port=self._port,
                 read_only_port=self._read_only_port,
                 cgroup_root=self._runtime.cgroups.root,
-                endpoint=self._runtime.endpoint,
+                endpoint=self._endpoint,
                 static=self._static,
             )
         )
