@@ -270,9 +270,9 @@ def _identical(rng: random.Random, world: World) -> bool:
 
 def _large(world: World) -> bool:
     """A ListContainers reply of just under 16 MiB."""
-    count = LARGE // len(listed(100).SerializeToString()) * 100
+    count = LARGE // len(listed(100)) * 100
     request = pb.ListContainersRequest(filter=pb.ContainerFilter(pod_sandbox_id=str(count)))
-    expected = listed(count).SerializeToString()
+    expected = listed(count)
     with RawClient(world.proxy.socket) as client:
         got = client.call(SERVICE + "ListContainers", request.SerializeToString(), timeout=60)
     return got == expected and len(got) > 15 << 20

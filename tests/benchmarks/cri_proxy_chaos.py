@@ -40,7 +40,7 @@ from tests.support.proxyd import Proxy
 from tests.support.rawruntime import SERVICE, RawClient
 from tests.support.waiting import until
 
-DEADLINE_S, STUCK_S = 5.0, 1.0
+STUCK_S = 1.0
 READS = ("Version", "ListPodSandbox", "ListContainers", "Status")
 HANG_S = 1.5
 BACK_WITHIN_S = 2.0
@@ -90,6 +90,7 @@ def arguments() -> argparse.ArgumentParser:
     made.add_argument("--hook-faults", type=int, default=20, help="kills and hangs by turns")
     made.add_argument("--runtime-restarts", type=int, default=5)
     made.add_argument("--rate", type=float, default=200.0, help="reads a second")
+    made.add_argument("--deadline", type=float, default=5.0, help="of each read, in seconds")
     made.add_argument("--lives", type=float, default=2.0, help="pods a second")
     return made
 
@@ -182,11 +183,12 @@ def _reads(bench: Bench, proxy: Proxy, tally: Tally, end: threading.Event) -> No
             due_s += bench.rng.expovariate(bench.options.rate)
             time.sleep(max(0.0, due_s - time.monotonic()))
             name = bench.rng.choice(READS)
-            future = client.future(SERVICE + name, timeout=DEADLINE_S)
+            future = client.future(SERVICE + name, timeout=bench.options.deadline)
             tally.calls += 1
             future.add_done_callback(lambda done, name=name: _done(tally, name, done))
-            _watch_stuck(tally, future)
-        time.sleep(DEADLINE_S + STUCK_S)
+            _watch_stuck(tally, future, bench.options.deadline + STUCK_S)
+            last = future
+        until(last.done, bench.options.deadline + 2 * STUCK_S, "the last answer")
 
 
 def _done(tally: Tally, name: str, future: Any) -> None:
@@ -195,12 +197,12 @@ def _done(tally: Tally, name: str, future: Any) -> None:
         tally.failed(name, error)
 
 
-def _watch_stuck(tally: Tally, future: Any) -> None:
+def _watch_stuck(tally: Tally, future: Any, limit_s: float) -> None:
     def look() -> None:
         if not future.done():
             tally.stuck += 1
 
-    timer = threading.Timer(DEADLINE_S + STUCK_S, look)
+    timer = threading.Timer(limit_s, look)
     timer.daemon = True
     future.add_done_callback(lambda _: timer.cancel())
     timer.start()

@@ -24,15 +24,16 @@ _READY = b"ready\n"
 _REPLIES: dict[int, bytes] = {}
 
 
-def listed(count: int) -> pb.ListContainersResponse:
-    """``count`` containers as kubelet lists them."""
+def listed(count: int) -> bytes:
+    """A reply of ListContainers with ``count`` containers, the same bytes in every process."""
     labels = {"io.kubernetes.pod.name": "p" * 40, "io.kubernetes.container.name": "c" * 40}
-    return pb.ListContainersResponse(
+    reply = pb.ListContainersResponse(
         containers=[
             pb.Container(id=f"{number:064x}", pod_sandbox_id="0" * 64, labels=labels)
             for number in range(count)
         ]
     )
+    return reply.SerializeToString(deterministic=True)
 
 
 def _reply(request: bytes) -> bytes:
@@ -42,7 +43,7 @@ def _reply(request: bytes) -> bytes:
 
 def _list(request: bytes) -> bytes:
     pod = pb.ListContainersRequest.FromString(request).filter.pod_sandbox_id
-    return listed(int(pod)).SerializeToString() if pod else b""
+    return listed(int(pod)) if pod else b""
 
 
 class _Handlers(grpc.GenericRpcHandler):

@@ -20,7 +20,16 @@ from tests.support import debian, vmguest, vmimage
 from tests.support.ground import RESULTS
 
 REPO = Path(__file__).resolve().parents[2]
-PACKAGES = ("busybox-static", "containerd", "iproute2", "nginx", "prometheus", "runc", "strace")
+PACKAGES = (
+    "busybox-static",
+    "containerd",
+    "docker.io",
+    "iproute2",
+    "nginx",
+    "prometheus",
+    "runc",
+    "strace",
+)
 SOFT_LIMIT_S = 20 * 60
 _TYPED = ("koordlet", "runtimeproxy", "tests/support", "tests/benchmarks", "tests/conftest.py")
 
