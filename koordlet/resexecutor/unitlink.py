@@ -35,6 +35,8 @@ def greet(units: UnitThread | None) -> None:
 
 
 def unit_capability(machine: Machine, units: UnitThread | None) -> Capability:
-    """``systemd-units`` by systemd's last answer."""
+    """``systemd-units`` by systemd's last answer; one that did not answer is asked again."""
     version = Missing("systemd is not asked here") if units is None else units.version
+    if units is not None and isinstance(version, Missing):
+        units.ask_version()
     return capability(machine.cgroups.no_systemd, version)

@@ -123,6 +123,13 @@ class UnitThread:
                 self._thread = threading.Thread(target=self._run, name="units", daemon=True)
                 self._thread.start()
 
+    def ask_version(self) -> None:
+        """Find out whether systemd answers."""
+        with self._changed:
+            self._waiting.version = True
+            self._changed.notify_all()
+        self.begin()
+
     def ask(self, path: CgroupPath, unit: str, names: Iterable[str]) -> None:
         """Find out what ``unit`` is like."""
         with self._changed:

@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from koordlet.host.systemd import Systemd
 from koordlet.host.unitowner import Fault, TakeBack
 from koordlet.host.unitprops import PERIOD, UNSET
 from koordlet.model.knobs import Channel, Knob
 from koordlet.model.paths import CgroupPath
+from koordlet.model.readings import Missing
 from koordlet.resexecutor.journal import Journal, Row
 from koordlet.resexecutor.unitrows import Original, from_text, to_text
-from koordlet.resexecutor.unitthread import UnitOrder, UnitResult
+from koordlet.resexecutor.unitthread import UnitOrder, UnitResult, UnitThread
+from tests.support.fakehost import fake_host
+from tests.support.fakesystemd import FakeSystemd, Refused
 
 PATH = CgroupPath("system.slice/batch.service")
 PROPERTIES = (
@@ -130,3 +134,36 @@ def test_what_is_taken_back_later_is_not_set_before_and_the_other_way_round() ->
 def test_a_result_without_a_fault_is_one_that_worked() -> None:
     assert UnitResult(PATH, {}).fault is None
     assert UnitResult(PATH, {}, Fault.REFUSED, "no").why == "no"
+
+
+# -- the thread -----------------------------------------------------------------------------------
+
+
+def test_a_systemd_that_did_not_answer_is_asked_again(tmp_path: Path) -> None:
+    host = fake_host("v2", systemd=True)
+    fake = FakeSystemd(tmp_path, host)
+    thread = UnitThread(Systemd(**fake.client_options()), host.cgroups())
+    fake.refusals["Get"] = Refused("org.freedesktop.DBus.Error.AccessDenied", "Access denied")
+    thread.begin()
+    thread.wait_idle(5.0)
+    assert isinstance(thread.version, Missing)
+    fake.refusals.clear()
+    thread.ask_version()
+    thread.wait_idle(5.0)
+    assert thread.version == "252.39-1~deb12u1"
+    thread.stop(5.0)
+    fake.close()
+
+
+def test_H11_a_thread_that_hangs_in_a_call_says_for_how_long(tmp_path: Path) -> None:
+    host = fake_host("v2", systemd=True)
+    fake = FakeSystemd(tmp_path, host)
+    fake.delays_s["Get"] = 0.5
+    thread = UnitThread(Systemd(**fake.client_options()), host.cgroups())
+    thread.begin()
+    assert not thread.wait_idle(0.1)
+    assert thread.busy_s() > 0
+    assert thread.wait_idle(5.0)
+    assert thread.busy_s() == 0
+    thread.stop(5.0)
+    fake.close()
