@@ -106,8 +106,9 @@ class Guest:
 
     def __enter__(self) -> Guest:
         with contextlib.ExitStack() as stack:
-            system, python = vmimage.system_image(), vmimage.python_disk()
             stack.enter_context(vmimage.alone("guest"))
+            # Only now: while it waited another recipe may have replaced them.
+            system, python = vmimage.system_image(), vmimage.python_disk()
             directory = Path(tempfile.mkdtemp(prefix=f"koordtest-{os.getpid()}-guest-"))
             stack.callback(shutil.rmtree, directory)
             self._console = directory / "console"
