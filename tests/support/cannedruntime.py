@@ -46,7 +46,7 @@ def _list(request: bytes) -> bytes:
     return listed(int(pod)) if pod else b""
 
 
-class _Handlers(grpc.GenericRpcHandler):
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     def __init__(self) -> None:
         numbers = itertools.count()
         ids = (f"{number:064x}" for number in numbers)

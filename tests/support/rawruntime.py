@@ -84,7 +84,7 @@ class RawRuntime:
             self._heard.notify_all()
 
 
-class _Handlers(grpc.GenericRpcHandler):
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     def __init__(self, runtime: RawRuntime) -> None:
         self._runtime = runtime
 
@@ -94,7 +94,7 @@ class _Handlers(grpc.GenericRpcHandler):
         def note(request: bytes, context: grpc.ServicerContext) -> None:
             left_s = context.time_remaining()
             limit_s = None if left_s is None or left_s > 1e9 else left_s
-            metadata = tuple((one.key, one.value) for one in context.invocation_metadata())
+            metadata = tuple((key, value) for key, value in context.invocation_metadata())
             runtime.note(Seen(path, request, metadata, limit_s))
 
         def unary(request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -110,6 +110,10 @@ class _Handlers(grpc.GenericRpcHandler):
         if path in runtime.streams:
             return grpc.unary_stream_rpc_method_handler(stream)
         return None
+
+
+def _as_is(message: bytes) -> bytes:
+    return message
 
 
 class RawClient:
@@ -139,13 +143,16 @@ class RawClient:
 
     def call(self, path: str, request: bytes = b"", **options: Any) -> bytes:
         """A unary call; ``timeout`` and ``metadata`` as in grpc. Raises grpc.RpcError."""
-        return bytes(self._channel.unary_unary(path)(request, **{"timeout": 20, **options}))
+        return bytes(self._unary(path)(request, **{"timeout": 20, **options}))
 
     def future(self, path: str, request: bytes = b"", **options: Any) -> Any:
-        return self._channel.unary_unary(path).future(request, **{"timeout": 20, **options})
+        return self._unary(path).future(request, **{"timeout": 20, **options})
 
     def stream(self, path: str, request: bytes = b"", **options: Any) -> Any:
-        return self._channel.unary_stream(path)(request, **options)
+        return self._channel.unary_stream(path, _as_is, _as_is)(request, **options)
+
+    def _unary(self, path: str) -> Any:
+        return self._channel.unary_unary(path, _as_is, _as_is)
 
 
 def pod_config(name: str = "p", **more: Any) -> pb.PodSandboxConfig:
