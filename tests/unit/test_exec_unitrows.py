@@ -150,7 +150,7 @@ def test_a_systemd_that_did_not_answer_is_asked_again(tmp_path: Path) -> None:
     fake.refusals.clear()
     thread.ask_version()
     thread.wait_idle(5.0)
-    assert thread.version == "252.39-1~deb12u1"
+    assert str(thread.version) == "252.39-1~deb12u1"
     thread.stop(5.0)
     fake.close()
 
