@@ -28,6 +28,6 @@ printf '%s\n' /etc/koordlet/koordlet.yaml /etc/koordlet/nodeslo.yaml \
 (cd "$ROOT" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$ROOT/DEBIAN/md5sums"
 
 DEB=$SOURCE/dist/koord-host_${VERSION}_$ARCH.deb
-dpkg-deb --root-owner-group --build "$ROOT" "$DEB" >/dev/null
+dpkg-deb --root-owner-group -Zzstd -z6 --build "$ROOT" "$DEB" >/dev/null
 rm -rf "$ROOT"
 echo "$DEB"
