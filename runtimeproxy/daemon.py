@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from koordlet.protocol.problem import Problem
+from koordlet.protocol.problem import Problem, RefusedError
 from runtimeproxy import listener as listening
 from runtimeproxy.config import Config
 from runtimeproxy.cri.interceptions import Knowledge, SkipLabel, interceptor
@@ -105,8 +105,8 @@ class Daemon:
         # The proxy's work is calls: without these pages it goes on, and says so.
         try:
             self._config.run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-            await api.listen_unix(self._config.api_path)
-        except OSError as error:
+            await api.listen_on(listening.bind(self._config.api_path))
+        except (OSError, RefusedError) as error:
             self._log.warning("no answers for status", why=str(error))
         if self._config.metrics_address is not None:
             try:

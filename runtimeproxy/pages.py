@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 from collections.abc import Callable, Mapping
-from pathlib import Path
+
+from runtimeproxy.listener import Listener
 
 _HEAD_BYTES = 8192
 _LIMIT_S = 5.0
@@ -28,28 +28,26 @@ class PageServer:
     def __init__(self, pages: Mapping[str, Page]) -> None:
         self._pages = pages
         self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
 
     async def listen_tcp(self, host: str, port: int) -> None:
         """Raises OSError."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=_HEAD_BYTES)
 
-    async def listen_unix(self, path: Path) -> None:
-        """For root alone. Raises OSError."""
-
-        path.unlink(missing_ok=True)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            sock.bind(str(path))
-            path.chmod(0o600)
-        except OSError:
-            sock.close()
-            raise
-        self._server = await asyncio.start_server(self._serve, sock=sock, limit=_HEAD_BYTES)
+    async def listen_on(self, listener: Listener) -> None:
+        """On a unix socket of our own, which is root's alone."""
+        self._listener = listener
+        self._server = await asyncio.start_server(
+            self._serve, sock=listener.socket, limit=_HEAD_BYTES
+        )
 
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
             self._server = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # A client that goes or sends no request is none of our faults.

@@ -75,7 +75,10 @@ class Front:
         endpoint = self._relay.endpoint_of(path)
         link = self._links.get(endpoint)
         if link is None or not link.usable:
-            link = self._links[endpoint] = Link(endpoint, self._relay.traffic)
+            fresh = Link(endpoint, self._relay.traffic)
+            if link is not None:
+                link.retire()
+            link = self._links[endpoint] = fresh
         return link
 
     def forget(self, stream_id: int) -> None:

@@ -63,6 +63,11 @@ class Link:
             self._peer.send_reset(stream_id, code)
             self._close_if_done()
 
+    def retire(self) -> None:
+        """No more calls begin here; it closes when the last one has ended."""
+        self._usable = False
+        self._close_if_done()
+
     def close(self) -> None:
         self._usable = False
         self._calls.clear()

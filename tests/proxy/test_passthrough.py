@@ -244,6 +244,28 @@ def test_images_may_have_a_runtime_of_their_own(short_path: Path, runtime: RawRu
         assert images.calls(path) and not runtime.calls(path)
 
 
+def test_a_runtime_that_takes_few_calls_on_a_connection_gets_more_connections(
+    short_path: Path,
+) -> None:
+    together = threading.Barrier(3)
+
+    def meet(request: bytes, context: grpc.ServicerContext) -> bytes:
+        together.wait(10)
+        return b"met"
+
+    few = (("grpc.max_concurrent_streams", 1),)
+    with (
+        RawRuntime(
+            short_path / "r.sock", {ANY: meet, SERVICE + "Version": echo}, options=few
+        ) as rt,
+        Proxy(short_path / "q", rt.socket) as proxy,
+        RawClient(proxy.socket) as client,
+    ):
+        client.call(SERVICE + "Version")  # from then on it is known how few
+        calls = [client.future(ANY) for _ in range(3)]
+        assert [call.result(timeout=10) for call in calls] == [b"met"] * 3
+
+
 def test_without_a_runtime_calls_fail_at_once_and_work_when_it_is_back(short_path: Path) -> None:
     socket = short_path / "runtime.sock"
     with (

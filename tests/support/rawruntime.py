@@ -45,6 +45,7 @@ class RawRuntime:
     streams: dict[str, Stream] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     workers: int = 16
+    options: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("ListPodSandbox", "ListContainers"):
@@ -53,7 +54,9 @@ class RawRuntime:
         self._server: grpc.Server | None = None
 
     def __enter__(self) -> RawRuntime:
-        self._server = grpc.server(ThreadPoolExecutor(self.workers), options=UNLIMITED)
+        self._server = grpc.server(
+            ThreadPoolExecutor(self.workers), options=(*UNLIMITED, *self.options)
+        )
         self._server.add_generic_rpc_handlers((_Handlers(self),))
         self._server.add_insecure_port(f"unix://{self.socket}")
         self._server.start()
