@@ -262,7 +262,10 @@ def test_a_runtime_that_takes_few_calls_on_a_connection_gets_more_connections(
         RawClient(proxy.socket) as client,
     ):
         client.call(SERVICE + "Version")  # from then on it is known how few
-        calls = [client.future(ANY) for _ in range(3)]
+        calls = []
+        for number in range(3):
+            calls.append(client.future(ANY))
+            until(lambda number=number: len(rt.calls(ANY)) == number + 1, 5.0)
         assert [call.result(timeout=10) for call in calls] == [b"met"] * 3
 
 
