@@ -79,18 +79,21 @@ class Bus:
             return tuple(answer.body)
 
     def _connect(self, path: str) -> None:
-        """SASL EXTERNAL: the kernel tells the other end our uid, we only name it."""
+        """SASL EXTERNAL: the kernel tells the other end our uid, we only name it.
+
+        All of it goes out at once and nothing follows before the answer: what systemd reads along
+        with BEGIN it does not look at before more comes.
+        """
         try:
             self._socket.settimeout(self._left_s())
             self._socket.connect(path)
         except OSError as error:
             raise BusError(f"{path}: {error.strerror or error}") from error
         uid = str(os.geteuid()).encode().hex()
-        self._send(f"\0AUTH EXTERNAL {uid}\r\n".encode())
+        self._send(f"\0AUTH EXTERNAL {uid}\r\nBEGIN\r\n".encode())
         line = self._line()
         if not line.startswith(b"OK "):
             raise BusError(f"{path}: does not let us in: {line[:80].decode(errors='replace')!r}")
-        self._send(b"BEGIN\r\n")
 
     def _line(self) -> bytes:
         while b"\r\n" not in self._buffer:

@@ -99,16 +99,14 @@ class Systemd:
 
     def set(self, unit: str, values: Mapping[str, PropertyValue]) -> None:
         """Give ``unit`` these properties for this boot, all or none."""
-        body = [(name, _variant(value)) for name, value in values.items()]
+        # In the order of the drop-ins' names; in another one it takes them for changed on disk.
+        body = [(name, _variant(value)) for name, value in sorted(values.items(), key=_drop_in)]
         call = new_method_call(_MANAGER, "SetUnitProperties", "sba(sv)", (unit, True, body))
         self._call(call, f"{unit}: {', '.join(values)}")
 
     def take_back(self, unit: str, wanted: Sequence[TakeBack]) -> Taken:
         """Give properties back. Setting the old value writes a drop-in, too; one that was not there
         before is removed, and systemd goes on to list it until ``reload``.
-
-        No reload is asked for where the unit's owner has changed its files without telling systemd:
-        that is for them to do.
         """
         path = self._loaded(unit)
         if isinstance(path, Missing):
@@ -123,10 +121,9 @@ class Systemd:
         if changed:
             self.set(unit, changed)
         foreign = frozenset(each.name for each in wanted if each.name not in mine)
-        is_settled = not self._get(path, f"{_NAME}.Unit", "NeedDaemonReload")
         directory = self._directory(unit, is_transient=self._is_transient(path))
         removed = self._remove_drop_ins(directory, wanted, foreign)
-        return Taken(foreign, wants_reload=removed and is_settled)
+        return Taken(foreign, wants_reload=removed)
 
     def reload(self) -> None:
         """systemctl daemon-reload. It happens also where its end is not waited for."""
@@ -238,6 +235,10 @@ class _UnknownPropertyError(SystemdError):
 
 def _interface(unit: str) -> str:
     return f"{_NAME}.{unit.rpartition('.')[2].capitalize()}"
+
+
+def _drop_in(pair: tuple[str, PropertyValue]) -> str:
+    return PROPERTIES[pair[0]].drop_in
 
 
 def _variant(value: PropertyValue) -> tuple[str, int | bytes]:

@@ -27,7 +27,7 @@ def ground(tmp_path: Path) -> Iterator[UnitGround]:
 
 @pytest.fixture
 def systemd(ground: UnitGround) -> Iterator[Systemd]:
-    client = ground.client()
+    client = ground.client(call_s=60.0)  # a guest is slow
     yield client
     client.hang_up()
 

@@ -67,7 +67,6 @@ class FakeUnit:
     fragment: dict[str, int | bytes] = field(default_factory=dict)
     values: dict[str, int | bytes] = field(default_factory=dict)
     drop_ins: dict[str, Path] = field(default_factory=dict)  # as they were loaded
-    edited: bool = False  # its files changed, and nobody told systemd
 
     @property
     def cgroup(self) -> str:
@@ -149,7 +148,6 @@ class FakeSystemd:
         """Read all files again."""
         self.reloads += 1
         for unit in self.units.values():
-            unit.edited = False
             unit.values = {**_DEFAULTS, **unit.fragment}
             self._load_drop_ins(unit)
             self._realize(unit)
@@ -205,14 +203,10 @@ class FakeSystemd:
         known = {
             "ControlGroup": ("s", f"/{unit.cgroup}" if unit.running else ""),
             "Transient": ("b", unit.transient),
-            "NeedDaemonReload": ("b", unit.edited or self._differs(unit)),
         }
         if name not in known:
             raise Refused("org.freedesktop.DBus.Error.UnknownProperty", "Unknown property")
         return known[name]
-
-    def _differs(self, unit: FakeUnit) -> bool:
-        return any(not path.exists() for path in unit.drop_ins.values())
 
     def _set_unit_properties(self, name: str, runtime: bool, values: list[Any]) -> None:
         assert runtime
@@ -343,28 +337,22 @@ class _Server:
         with connection:
             connection.settimeout(_ANSWER_S)
             try:
-                rest = self._let_in(connection)
-                self._talk(connection, rest)
+                self._let_in(connection)
+                self._talk(connection)
             except OSError:
                 return
 
-    def _let_in(self, connection: socket.socket) -> bytes:
+    def _let_in(self, connection: socket.socket) -> None:
         said = b""
-        while not said.endswith(b"\r\n"):
+        while b"BEGIN\r\n" not in said:
             said += connection.recv(512)
         uid = str(os.geteuid()).encode().hex().encode()
-        assert said == b"\0AUTH EXTERNAL " + uid + b"\r\n", said
+        wanted = b"\0AUTH EXTERNAL " + uid + b"\r\nBEGIN\r\n"
+        assert said == wanted, "systemd would not look at what comes with BEGIN"
         connection.sendall(b"OK 0123456789abcdef0123456789abcdef\r\n")
-        said = b""
-        while b"\r\n" not in said:
-            said += connection.recv(512)
-        begin, _, rest = said.partition(b"\r\n")
-        assert begin == b"BEGIN", begin
-        return rest
 
-    def _talk(self, connection: socket.socket, rest: bytes) -> None:
+    def _talk(self, connection: socket.socket) -> None:
         parser = Parser()
-        parser.add_data(rest)
         while True:
             message = parser.get_next_message()
             if message is None:

@@ -120,7 +120,7 @@ class RealUnits:
         self._units: list[str] = []
 
     def client(self, *, call_s: float = 10.0) -> Systemd:
-        return Systemd(call_s=call_s)
+        return Systemd(call_s=call_s, reload_s=call_s)
 
     def service(self, name: str, settings: Mapping[str, str] | None = None) -> str:
         unit = f"{name}.service"

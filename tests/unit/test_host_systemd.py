@@ -188,16 +188,6 @@ def test_a_transient_units_drop_ins_lie_elsewhere(fake: FakeSystemd, systemd: Sy
     assert fake.show() == before
 
 
-def test_files_that_an_owner_edited_are_not_loaded_for_them(
-    fake: FakeSystemd, systemd: Systemd
-) -> None:
-    systemd.set(BATCH, {QUOTA: 300_000})
-    fake.units[BATCH].edited = True
-    back(systemd, BATCH, quota_back())
-    assert fake.reloads == 0
-    assert fake.units[BATCH].values[QUOTA] == UNSET
-
-
 def test_a_drop_in_that_says_more_is_not_touched(fake: FakeSystemd, systemd: Systemd) -> None:
     path = fake.drop_in_dir(fake.units[BATCH]) / "50-CPUQuota.conf"
     path.parent.mkdir(parents=True)
