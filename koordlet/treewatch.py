@@ -8,6 +8,7 @@ from koordlet.host.cgroup import Cgroups
 from koordlet.host.watch import Change, Watch, WatchUnavailable
 from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
+from koordlet.model.sharing import share_paths
 from koordlet.protocol.problem import Problem
 
 CONTROLLER = "cpu"  # runtimes create a container's directory in every hierarchy alike
@@ -129,8 +130,6 @@ def scan(cgroups: Cgroups, roots: Iterable[CgroupPath], before: Children | None 
         children = cgroups.children(path, CONTROLLER)
         if isinstance(children, Missing):
             continue
-        if children == known.get(path):
-            children = known[path]
-        tree[path] = children
+        tree[path] = children = share_paths(children, known.get(path, ()))
         waiting.extend(children)
     return tree

@@ -150,6 +150,7 @@ class Recorder:
             steady = (self._heard_s or 0.0) - self._steady_since_s >= STEADY_S
             self._put(Piece(self._minute, self._at_s, tracks, steady))
         self._left = []
+        self._keys = self._keys.copy()  # as small as what is in it
         self._tracks = {number: track.continued() for number, track in self._tracks.items()}
         self._minute = minute
         self._elapsed_s = self._at_s = 0.0

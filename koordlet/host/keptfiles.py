@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 PAGE_BYTES = 4_096
 _ROUND_PER_FD = 16
+_SHRINK_AFTER = 512
+"""Directories dropped until the tables are made anew: a dict never gives back what it once took."""
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class KeptFiles:
         self._missed: dict[str, int] = {}  # reads of files that did not fit, this round
         self._admitted: frozenset[str] = frozenset()
         self._round_ends = 0
+        self._dropped = 0
 
     def __len__(self) -> int:
         return self._count
@@ -115,6 +118,10 @@ class KeptFiles:
         siblings = self._inside.get(prefix.rpartition("/")[0])
         if siblings is not None:
             siblings.discard(prefix)
+        self._dropped += 1
+        if self._dropped >= _SHRINK_AFTER:
+            self._dropped = 0
+            self._files, self._inside = self._files.copy(), self._inside.copy()
 
     def _close(self, kept: KeptFile) -> None:
         self._count -= 1

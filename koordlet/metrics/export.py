@@ -117,7 +117,8 @@ class MetricsPage:
         seen = self._rendered
         with self._table.lock:
             entities = self._table.entities
-            for index in [index for index in self._labels if index not in entities]:
+            gone = [index for index in self._labels if index not in entities]
+            for index in gone:
                 self._forget(index)
             for index, entity in entities.items():
                 if entity.revision > seen:
@@ -127,6 +128,14 @@ class MetricsPage:
                 else:
                     self._render_entity(index, entity, seen)
             self._rendered = self._table.revision
+        if gone:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        """A dict keeps the size that it once had; a copy has that of what is in it."""
+        self._labels = self._labels.copy()
+        for lines in self._all:
+            lines.kept = lines.kept.copy()
 
     def _forget(self, index: int) -> None:
         if self._labels.pop(index, None) is None:

@@ -190,6 +190,8 @@ class ReadingsTable:
                 self.entities.clear()
             for index in readings.gone:
                 self.entities.pop(index, None)
+            if readings.gone:  # else the table keeps the size that it once had
+                self.entities = self.entities.copy()
             for index, key in readings.keys:
                 self._put_key(index, key)
             for index, group, values in readings.changed:

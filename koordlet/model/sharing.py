@@ -13,6 +13,7 @@ from typing import TypeVar
 from koordlet.model.pods import Pod, PodRecord
 
 T = TypeVar("T")
+S = TypeVar("S", bound=str)
 
 
 def share_record(new: PodRecord, before: PodRecord | None) -> PodRecord:
@@ -42,6 +43,14 @@ def share_pod(new: Pod, before: Pod | None) -> Pod:
         containers=tuple(_one_of(each, known.get(each.id)) for each in new.containers),
         sandboxes=_one_of(new.sandboxes, before.sandboxes),
     )
+
+
+def share_paths(new: tuple[S, ...], before: tuple[S, ...]) -> tuple[S, ...]:
+    """``new``, made of the paths of ``before`` that are equal; ``before`` itself if all are."""
+    if new == before:
+        return before
+    known = {path: path for path in before}
+    return tuple(known.get(path, path) for path in new)
 
 
 def _one_of(new: T, before: T | None) -> T:

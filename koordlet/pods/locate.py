@@ -12,7 +12,7 @@ from koordlet.host.cgroup import Cgroups
 from koordlet.model.paths import ROOT, CgroupPath
 from koordlet.model.pods import Container, ContainerState, KubeLayout, Pod, PodRecord
 from koordlet.model.readings import Missing
-from koordlet.model.sharing import share_pod
+from koordlet.model.sharing import share_paths, share_pod
 from koordlet.protocol import names
 from koordlet.protocol.policy import decide_qos, parse_priority_label, parse_qos_label
 from koordlet.protocol.problem import Problem, Severity
@@ -129,6 +129,7 @@ def _locate(tree: _Tree, record: PodRecord, hit: _Hit | None) -> _Hit:
     found = _search(tree, record, tier, directory)
     if hit is not None:
         found.pod = share_pod(found.pod, hit.pod)
+        found.directories = share_paths(found.directories, hit.directories)
     return found
 
 

@@ -58,6 +58,8 @@ class Sink:
             tuple((index, group, values) for (index, group), values in self._changed.items()),
             tuple(self._gone),
         )
+        if self._gone:  # else they keep the size that they once had
+            self._keys, self._newest = self._keys.copy(), self._newest.copy()
         self._start_afresh()
         return readings
 
