@@ -56,9 +56,9 @@ def find_leftovers(
 ) -> Found:
     """Compare and tell; reads only."""
     if isinstance(workloads, Missing):
-        return Found(problems=(_warning("workloads", workloads.why),))
+        return Found(problems=(_blind("workloads", workloads),))
     if isinstance(workloads.pods, Missing):
-        return Found(problems=(_warning("pods", workloads.pods.why),))
+        return Found(problems=(_blind("pods", workloads.pods),))
     found = survey(
         cgroups,
         workloads,
@@ -133,14 +133,19 @@ def _unknown_requests(workloads: Workloads) -> tuple[Problem, ...]:
     ]
     if not untold:
         return ()
-    problem = _warning(
-        f"{len(untold)} pods, e.g. {untold[0].full_name}",
-        "no kubelet has told what they ask for, or a resize is under way: their own values are not"
-        " known",
+    return (
+        Problem(
+            "adopt-incomplete",
+            f"{len(untold)} pods, e.g. {untold[0].full_name}",
+            "no kubelet has told what they ask for, or a resize is under way: their own values are"
+            " not known",
+            remedy="let koordlet reach the kubelet's pod list; koordletctl doctor shows the source",
+            severity=Severity.WARNING,
+        ),
     )
-    remedy = "let koordlet reach the kubelet's pod list (koordletctl doctor shows the source)"
-    return (replace(problem, remedy=remedy),)
 
 
-def _warning(where: str, what: str) -> Problem:
-    return Problem("adopt-incomplete", where, what, severity=Severity.WARNING)
+def _blind(where: str, why: Missing) -> Problem:
+    what = f"not known, so nothing was compared: {why.why}"
+    remedy = "koordletctl doctor shows which source does not answer"
+    return Problem("adopt-blind", where, what, remedy=remedy)

@@ -18,7 +18,7 @@ from koordlet.model.knobs import Channel, Knob, Value
 from koordlet.model.pods import ContainerRecord, PodRecord
 from koordlet.model.readings import Missing
 from koordlet.protocol.nodeslo import CpuSuppressPolicy
-from koordlet.protocol.problem import Problem
+from koordlet.protocol.problem import Problem, Severity
 from koordlet.protocol.qos import Qos
 from koordlet.report import CoreStatus
 from koordlet.resexecutor import rollback as rollback_module
@@ -186,6 +186,21 @@ Record = TypeVar("Record", PodRecord, ContainerRecord)
 
 def _untold(record: Record, **changes: Any) -> Record:
     return replace(record, native=None, **changes)
+
+
+def test_H14_without_a_pod_list_nothing_is_compared_and_that_is_said(
+    pipeline: MakePipeline,
+) -> None:
+    pipe = pipeline("v2")
+    node = ManagedNode(pipe)
+    node.manage()
+    pipe.lose_pods()
+    pipe.run(2)
+    found = node.found()
+    assert (found.leftovers, found.compared) == ((), 0)
+    (problem,) = found.problems
+    assert problem.code == "adopt-blind"
+    assert problem.severity is Severity.ERROR
 
 
 def test_H14_the_weight_formula_of_the_node_is_found_out(pipeline: MakePipeline) -> None:

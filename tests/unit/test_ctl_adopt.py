@@ -14,6 +14,7 @@ from koordlet.api.adopting import Adoptions
 from koordlet.config import Config
 from koordlet.leftovers import Found
 from koordlet.model.adoption import Adopted, AdoptStatus
+from koordlet.protocol.problem import Problem
 from koordlet.report import CoreStatus, NodeView
 from tests.support import views
 from tests.support.ctl import PaperDaemon, ctl, paper_daemon
@@ -92,6 +93,18 @@ def test_H14_a_node_without_leftovers_ends_with_0(daemon: PaperDaemon) -> None:
             0,
             "40 files compared: nothing was left behind",
         )
+    assert daemon.orders == []
+
+
+@pytest.mark.parametrize("words", [("--dry-run",), ("--yes",), ()])
+def test_H14_a_look_that_saw_nothing_is_no_clean_node(
+    daemon: PaperDaemon, words: tuple[str, ...]
+) -> None:
+    daemon.leftovers = Found(problems=(Problem("adopt-blind", "pods", "not known"),))
+    said = daemon.ctl("adopt", *words)
+    assert said.code == 1
+    assert "nothing was left behind" not in said.out
+    assert "not known" in said.err
     assert daemon.orders == []
 
 

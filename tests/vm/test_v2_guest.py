@@ -32,6 +32,11 @@ def test_the_kernel_tests_pass(v2_guest: Guest, record_property: RecordProperty)
     run_tests(v2_guest, record_property, "-m", "kernel", "-k", timed, *files, limit_s=300)
 
 
+def test_a_node_is_taken_over(v2_guest: Guest, record_property: RecordProperty) -> None:
+    words = ("-m", "kernel", "-k", "proposals", "tests/kernel/test_adopt.py")
+    run_tests(v2_guest, record_property, *words, limit_s=120)
+
+
 def test_real_pods_are_governed(v2_guest: Guest, record_property: RecordProperty) -> None:
     chosen = "suppression or CQ_01 or clean_stop or cri_contract"
     files = ("tests/e2e/test_daemon_containerd.py", "tests/contract/test_cri_contract.py")

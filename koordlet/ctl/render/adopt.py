@@ -54,6 +54,8 @@ def strays_table(strays: list[Data]) -> RenderableType | None:
 
 def summary(data: Data) -> str:
     """The whole in one line."""
+    if not data["compared"]:
+        return "nothing could be compared"
     if not data["files"] and not data["unmanaged"]:
         return f"{data['compared']} files compared: nothing was left behind"
     names = ("proposed", "adopted", "already", "unknown", "changed", "refused")
