@@ -30,7 +30,7 @@ class Caller(threading.Thread):
         with RawClient(self._proxy.socket) as client:
             while not self._end.is_set():
                 try:
-                    client.call(VERSION, b"x", timeout=5)
+                    client.call(VERSION, b"x", timeout=60)
                     self.done += 1
                 except grpc.RpcError as error:
                     self.faults.append(f"{error.code()}: {error.details()}")
@@ -68,7 +68,7 @@ def test_H19_a_long_call_ends_in_the_background_while_the_next_proxy_serves(
     runtime.wait_for(EXEC)
     began_s = time.monotonic()
     assert proxy.stop() == 0
-    assert time.monotonic() - began_s < 3, "a stop waits for nobody"
+    assert time.monotonic() - began_s < 10, "a stop waits for nobody"
     assert len(proxy.background()) == 1
     proxy.start()
     with RawClient(proxy.socket) as other:
