@@ -11,8 +11,9 @@ from runtimeproxy.relay.endpoint import Endpoint
 from runtimeproxy.relay.link import Link
 from runtimeproxy.wire import frames
 from runtimeproxy.wire.headers import Headers
-from runtimeproxy.wire.peer import Peer, Traffic
+from runtimeproxy.wire.peer import Peer
 from runtimeproxy.wire.status import Code, find
+from runtimeproxy.wire.traffic import Traffic
 
 _GOODBYE_S = 1.0
 _RESTARTING = "runtimeproxy restarts; call again"

@@ -8,7 +8,8 @@ from typing import Protocol
 from runtimeproxy.relay.endpoint import Endpoint
 from runtimeproxy.wire import frames
 from runtimeproxy.wire.headers import Headers
-from runtimeproxy.wire.peer import Peer, Traffic
+from runtimeproxy.wire.peer import Peer
+from runtimeproxy.wire.traffic import Traffic
 
 
 class Answers(Protocol):

@@ -8,8 +8,8 @@ from runtimeproxy.relay.endpoint import Endpoint
 from runtimeproxy.relay.link import Link
 from runtimeproxy.wire import frames, status
 from runtimeproxy.wire.headers import Header, Headers
-from runtimeproxy.wire.peer import Traffic
 from runtimeproxy.wire.status import Code, StatusError
+from runtimeproxy.wire.traffic import Traffic
 
 _HEADERS: tuple[Header, ...] = (
     (b":method", b"POST"),

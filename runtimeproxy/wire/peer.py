@@ -10,31 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from runtimeproxy.wire import frames
 from runtimeproxy.wire.frames import ProtocolError
 from runtimeproxy.wire.headers import HeaderDecoder, HeaderEncoder, Headers
+from runtimeproxy.wire.traffic import Events, Traffic
 
 OUR_FRAME_BYTES = 131_072
 OUR_WINDOW = 4 << 20
 _CONNECTION_WINDOW = 1 << 30
 _MAX_BLOCK_BYTES = 1 << 20
 _WRITE_BUFFER_BYTES = 1 << 20
-_READ_BYTES = 262_144
 _LAST_USED_ID = 1 << 30  # ids above are left alone: a new connection is due long before
-
-
-class Events(Protocol):
-    """What a connection tells its owner. ``ended``: the peer's last word on that stream."""
-
-    def on_headers(self, stream_id: int, headers: Headers, *, ended: bool) -> None: ...
-    def on_data(self, stream_id: int, data: bytes, *, ended: bool) -> None: ...
-    def on_sent(self, stream_id: int, count: int) -> None: ...
-    def on_reset(self, stream_id: int, code: int) -> None: ...
-    def on_go_away(self, last_stream_id: int) -> None: ...
-    def on_ping_ack(self) -> None: ...
-    def on_lost(self, why: str) -> None: ...
 
 
 class _Stream:
@@ -48,43 +35,6 @@ class _Stream:
         self.queue: deque[tuple[bytes | Headers, bool]] = deque()
         self.ended_here = False
         self.ended_there = False
-
-
-class Traffic:
-    """What connections share: a buffer to read into, and who has something to write.
-
-    All that is written while one piece of input is handled leaves in one system call for each
-    connection, at the end of it; what is written at another time, in the loop's next turn.
-    """
-
-    def __init__(self) -> None:
-        self.buffer = memoryview(bytearray(_READ_BYTES))
-        self._loop = asyncio.get_running_loop()
-        self._waiting: list[Peer] = []
-        self._handling = False
-        self._scheduled = False
-
-    def begin(self) -> None:
-        """A piece of input is handled from now on."""
-        self._handling = True
-
-    def end(self) -> None:
-        """It is handled."""
-        self._handling = False
-        self._flush()
-
-    def add(self, peer: Peer) -> None:
-        """``peer`` has something to write, for the first time since it was flushed."""
-        self._waiting.append(peer)
-        if not self._handling and not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._scheduled = False
-        waiting, self._waiting = self._waiting, []
-        for peer in waiting:
-            peer.flush()
 
 
 class Peer(asyncio.BufferedProtocol):

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from runtimeproxy.wire import frames, status
 from runtimeproxy.wire.headers import HeaderDecoder, HeaderEncoder, Headers
-from runtimeproxy.wire.peer import OUR_WINDOW, Peer, Traffic
+from runtimeproxy.wire.peer import OUR_WINDOW, Peer
 from runtimeproxy.wire.status import Code, MessageMeter
+from runtimeproxy.wire.traffic import Traffic
 
 HEADERS: Headers = ((b":method", b"POST"), (b":path", b"/a/B"), (b"x-bin", b"\x00\xff"))
 
