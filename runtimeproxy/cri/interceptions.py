@@ -142,10 +142,9 @@ class _Base:
         return bool(self._known.hooks.servers(stage))
 
     def _must_not_fail(self) -> bool:
-        hooks = self._known.hooks
-        return any(
-            server.policy is Policy.FAIL for stage in self.stages for server in hooks.servers(stage)
-        )
+        servers = self._known.hooks.servers
+        before = (stage for stage in self.stages if stage.is_before)
+        return any(server.policy is Policy.FAIL for stage in before for server in servers(stage))
 
 
 class RunPodSandbox(_Base):

@@ -120,8 +120,6 @@ class HookClient:
             self._breaker.succeeded()
         else:
             self._breaker.failed()
-        if code is Code.DEADLINE_EXCEEDED:
-            self._client.close()  # a server that hangs is met anew on a fresh connection
         self.counts.failed += 1
         self.counts.last_error = why
         return HookFailed(code, why)

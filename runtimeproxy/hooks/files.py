@@ -68,7 +68,7 @@ class HookDirectory:
         except (OSError, UntrustedError) as error:
             problem = Problem("hook-directory", str(self._directory), str(error))
             self._problems[""] = (problem,)
-            return {}
+            return self._seen  # what was believed stays in force; nothing new is
         return {name: found for name in names if (found := _signature(self._directory / name))}
 
     def _load(self, name: str) -> None:

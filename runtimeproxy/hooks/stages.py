@@ -17,6 +17,11 @@ class Stage(Enum):
     PRE_UPDATE_CONTAINER_RESOURCES = "PreUpdateContainerResources"
 
     @property
+    def is_before(self) -> bool:
+        """Whether the runtime has not seen the call yet, so that it can still be kept from it."""
+        return self.value.startswith("Pre")
+
+    @property
     def path(self) -> str:
         return f"/runtime.v1alpha1.RuntimeHookService/{self.value}Hook"
 

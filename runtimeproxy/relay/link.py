@@ -70,8 +70,8 @@ class Link:
         self._close_if_done()
 
     def close(self) -> None:
-        self._usable = False
-        self._calls.clear()
+        """Calls that are under way are told that their answer will not come."""
+        self.on_lost("the connection was given up")
         self._peer.close()
         if not self._connecting.done():
             self._connecting.cancel()

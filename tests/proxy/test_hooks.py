@@ -441,6 +441,28 @@ def _answers(hooks: HookServer) -> bool:
     return len(hooks.asked) > 3
 
 
+def test_one_slow_answer_costs_the_others_nothing(
+    runtime: RawRuntime, client: RawClient, hooks: HookServer, proxy: Proxy
+) -> None:
+    def answer(request: Any) -> Any:
+        time.sleep(1.0 if request.pod_meta.name == "slow" else 0.3)
+        reply = echo(request)
+        reply.annotations["seen"] = "1"
+        return reply
+
+    hooks.answers["PreRunPodSandbox"] = answer
+    calls = []
+    for name in ("slow", "quick"):
+        request = pb.RunPodSandboxRequest(config=pod_config(name)).SerializeToString()
+        calls.append(client.future(RUN, request))
+        time.sleep(0.35)  # the slow one's deadline passes while the quick one is asked
+    for call in calls:
+        call.result(timeout=5)
+    got = [pb.RunPodSandboxRequest.FromString(one.request).config for one in runtime.calls(RUN)]
+    seen = {config.metadata.name: dict(config.annotations) for config in got}
+    assert seen == {"slow": {}, "quick": {"seen": "1"}}
+
+
 def test_a_new_server_is_asked_at_once(
     runtime: RawRuntime, client: RawClient, proxy: Proxy, short_path: Path
 ) -> None:

@@ -252,3 +252,17 @@ def test_an_absent_directory_is_no_problem_and_a_foreign_one_is(tmp_path: Path) 
     assert directory.servers() == () and directory.problems
     (tmp_path / "absent").chmod(0o755)
     assert directory.servers() == () and not directory.problems
+
+
+def test_H27_in_a_directory_that_others_may_write_nothing_new_is_believed(tmp_path: Path) -> None:
+    directory = HookDirectory(tmp_path)
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_bytes(text())
+        (tmp_path / name).chmod(0o644)
+        if name == "a.json":
+            (before,) = directory.servers()
+            tmp_path.chmod(0o777)
+    assert directory.servers() == (before,), "a server with policy Fail must not vanish this way"
+    assert directory.problems
+    tmp_path.chmod(0o755)
+    assert len(directory.servers()) == 2
