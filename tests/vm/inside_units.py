@@ -23,6 +23,7 @@ from tests.support.koordletd import Koordlet
 from tests.support.unitground import RealUnits, UnitGround, drop_ins, run, systemctl
 from tests.support.waiting import until
 
+REPO = Path(__file__).resolve().parents[2]
 SOON_S = 60.0
 SLICE = Path("/sys/fs/cgroup/system.slice")
 BATCH = "batch.service"
@@ -238,6 +239,27 @@ def test_H06_rollback_without_a_daemon_is_exact(batch: Batch) -> None:
     assert batch.text("cpu.idle") == "1"
     done = daemon.ctl("rollback")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert batch.show() == before
+    assert drop_ins() == []
+
+
+def sandboxed(*words: str, writable: Path) -> str:
+    """Run a command locked up as the dead-man timer's service is."""
+    text = (REPO / "systemd/koordlet-rollback.service").read_text()
+    keys = ("Capability", "NoNew", "Protect", "PrivateDev", "ReadWrite", "Restrict", "SystemCall")
+    settings = [line for line in text.splitlines() if line.startswith(keys)]
+    settings += [f"ReadWritePaths={writable} /run/koordlet-locks", "Slice=system.slice"]
+    options = [word for setting in settings for word in ("-p", setting)]
+    return run("systemd-run", "--quiet", "--wait", "--pipe", *options, *words)
+
+
+def test_H06_a_rollback_in_the_services_sandbox_is_exact(batch: Batch) -> None:
+    before = batch.show()
+    daemon = batch.daemon().start()
+    batch.await_limited(daemon)
+    daemon.kill()
+    run("mkdir", "-p", "/run/systemd/system.control")  # as tmpfiles does
+    sandboxed(*daemon.ctl_command("rollback"), writable=batch.directory)
     assert batch.show() == before
     assert drop_ins() == []
 
