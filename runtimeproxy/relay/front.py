@@ -16,6 +16,7 @@ from runtimeproxy.wire.status import Code, find
 from runtimeproxy.wire.traffic import Traffic
 
 _GOODBYE_S = 1.0
+_LINGER_S = 1.0
 _RESTARTING = "runtimeproxy restarts; call again"
 
 
@@ -65,6 +66,7 @@ class Front:
         self._calls: dict[int, Call] = {}
         self._links: dict[Endpoint, Link] = {}
         self._leaving = False
+        self._lingering = False
 
     @property
     def busy(self) -> bool:
@@ -102,8 +104,12 @@ class Front:
             self._close_if_idle()
 
     def _close_if_idle(self) -> None:
-        if not self.busy:
-            self.peer.close()
+        """The client closes, as soon as it has read that it should. Were we the first, a call that
+        it is just sending would fail, where it could have gone to the next proxy.
+        """
+        if not self.busy and not self._lingering:
+            self._lingering = True
+            asyncio.get_running_loop().call_later(_LINGER_S, self.peer.close)
 
     # -- Events --------------------------------------------------------------------------------
 

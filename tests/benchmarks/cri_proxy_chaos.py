@@ -351,6 +351,7 @@ def _figures(bench: Bench, tally: Tally, events: list[Event], back_s: list[float
             bench.runs += [{"during": kind, "count": n, "what": w} for w, n in told.most_common(5)]
 
 
+_BEGINNING = "server is not initialized yet"
 _KINDS = ("none", "restart", "kill", "hook kill", "hook hang", "runtime", "truth")
 
 
@@ -359,9 +360,9 @@ def _began(event: Event) -> float:
 
 
 def _tells_the_truth(failure: Failure, events: list[Event]) -> bool:
-    return failure.code == "UNAVAILABLE" and any(
-        event.away[0] <= failure.ended_s <= event.away[1] for event in events
-    )
+    """UNAVAILABLE while there is no runtime, and what a runtime says that has just begun."""
+    away = any(event.away[0] <= failure.ended_s <= event.away[1] for event in events)
+    return away and (failure.code == "UNAVAILABLE" or _BEGINNING in failure.details)
 
 
 def _equal(proxy: Proxy, runtime: Containerd) -> bool:
