@@ -8,6 +8,7 @@ bytes and a pickle: both ends are this program under the same uid.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pickle
 import socket
@@ -234,7 +235,7 @@ class Channel:
             if droppable:
                 return False
             raise ChannelClosedError(f"peer does not read: {len(self._backlog)} bytes wait")
-        body = pickle.dumps(message, protocol=5)
+        body = _packed(message)
         self._backlog += _LENGTH.pack(len(body)) + body
         self.flush()
         return True
@@ -281,6 +282,17 @@ class Channel:
 
     def close(self) -> None:
         self._sock.close()
+
+
+def _packed(message: object) -> bytes:
+    """``message`` pickled without a memo, which would keep all that pickling makes on the way
+    until its end: on a node full of pods that is more than the message. Messages are trees.
+    """
+    buffer = io.BytesIO()
+    pickler = pickle.Pickler(buffer, protocol=5)
+    pickler.fast = True
+    pickler.dump(message)
+    return buffer.getvalue()
 
 
 def listen(path: Path) -> socket.socket:

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from koordlet.memory import COLLECT_ALL_EVERY_S
 from koordlet.protocol.names import LABEL_QOS
 from koordlet.units import NS_PER_S
 from tests.benchmarks import common
@@ -46,7 +47,8 @@ BURN_EVERY, BURN_CORES, BURN_PERIOD_S = 10, 0.01, 0.1
 FRESH_CONTAINERS, FRESH_CORES, FRESH_WITHIN_S, FRESH_ERROR = 5, 0.05, 2.0, 0.1
 TRACE_S = 15.0  # longer than the slowest cadence
 TICK_COVERAGE, MANY_CONTAINERS = 0.8, 100
-CHURN_PER_S, CHURN_LIFE_S, CHURN_SETTLE_S = 50, 2.0, 15.0
+CHURN_PER_S, CHURN_LIFE_S = 50, 2.0
+CHURN_SETTLE_S = COLLECT_ALL_EVERY_S + 5.0  # once more its processes have given memory back
 
 NODE_SLO = """
 spec:

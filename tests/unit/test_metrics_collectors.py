@@ -169,6 +169,36 @@ def test_PP_15_a_restarted_container_starts_a_new_baseline_by_its_id() -> None:
     assert rig.values(Level.CONTAINER, container="main")["used_cpu_cores"] == pytest.approx(1.0)
 
 
+def test_OPS_03_a_container_of_a_new_name_has_a_series_once_it_has_lasted() -> None:
+    rig = MetricsRig()
+    path = "kubepods/burstable/poda"
+    main = container(path, "main")
+    rig.add(pod("a", (main,)))
+    rig.run(2)
+    assert [key.container for key in rig.keys(Level.CONTAINER)] == ["main"]  # there from the start
+    rig.pods = ()
+    rig.add(pod("a", (main, container(path, "job", id="job-1"))))
+    rig.run(3)
+    assert [key.container for key in rig.keys(Level.CONTAINER)] == ["main"]
+    rig.run(1)
+    assert {key.container for key in rig.keys(Level.CONTAINER)} == {"main", "job"}
+
+
+def test_OPS_03_what_ends_before_it_has_lasted_leaves_nothing() -> None:
+    rig = MetricsRig()
+    path = "kubepods/burstable/poda"
+    main = container(path, "main")
+    rig.add(pod("a", (main,)))
+    rig.run(2)
+    for number in range(20):
+        rig.pods = ()
+        rig.add(pod("a", (main, container(path, f"job-{number}"))))
+        readings = rig.run(2, **{f"job-{number}": 0.5})
+        assert not readings.gone
+        assert [key.container for key in rig.keys(Level.CONTAINER)] == ["main"]
+    assert rig.values(Level.POD, pod="a")["used_cpu_cores"] > 0.0
+
+
 def test_of_two_attempts_of_one_container_only_the_newer_is_told() -> None:
     rig = MetricsRig()
     path = "kubepods/burstable/poda"

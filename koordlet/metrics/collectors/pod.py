@@ -27,8 +27,16 @@ from koordlet.model.readings import Missing
 MOVED_SHARE = 0.10
 MOVED_MIN_CORES, MOVED_MAX_CORES = 0.005, 0.02
 """A pod's use moved by more than 10 % or more than 0.02 cores; below 0.005 it is noise."""
+YOUNG_S = 3.0
+"""A container of a new name is measured once it has lasted so long: what ends before shows in its
+pod's numbers, and leaves no series of two values behind. One that was restarted, and those that
+are there when koordlet starts, are measured at once.
+"""
 _NEVER_S = float("-inf")
 _FIRST_DETAILS = 8  # pods whose details are read at once in one tick, beyond those that are due
+
+
+_Measurable = dict[str, tuple[Container, CgroupPath]]
 
 
 class _PodEntry:
@@ -41,10 +49,12 @@ class _PodEntry:
         "hot_until_s",
         "index",
         "meter",
+        "names",
         "phase",
         "pod",
         "quiet_due_s",
         "reference_cores",
+        "young",
     )
 
     def __init__(self, index: int, pod: Pod, phase: float) -> None:
@@ -54,6 +64,8 @@ class _PodEntry:
         self.cgroup: CgroupPath | Missing = Missing("not looked up yet")
         self.meter: CgroupMeter | None = None
         self.containers: dict[str, CgroupMeter] = {}  # by container id
+        self.names: frozenset[str] = frozenset()  # of those containers
+        self.young: dict[str, float] = {}  # by id, since when: too young to be measured
         self.cores: float | None = None
         self.cpu_at_s = _NEVER_S
         self.reference_cores: float | None = None  # when its containers were last read
@@ -72,14 +84,17 @@ class PodCollector:
         self._phases = Phases()
         self._entries: dict[str, _PodEntry] = {}
         self._followed: tuple[Pod, ...] | None = None
+        self._has_pods = False  # had some once
 
     def collect(self, now_s: float, pods: tuple[Pod, ...], active: Holds[str]) -> None:
         """Sample what is due. ``active`` holds the uids of pods that a strategy acts on."""
         if pods is not self._followed:
-            self._follow(pods)
+            self._follow(pods, now_s)
             self._followed = pods
         spare_details = _FIRST_DETAILS + len(self._entries) // 10
         for entry in self._entries.values():
+            if entry.young:
+                self._update_containers(entry, now_s)
             if is_due(now_s, entry.cpu_at_s + CPU_EVERY_S):
                 self._sample_cpu(entry, now_s, is_active=entry.pod.uid in active)
             if not is_due(now_s, entry.detail_due_s):
@@ -92,7 +107,7 @@ class PodCollector:
 
     # -- who is there ---------------------------------------------------------------------------
 
-    def _follow(self, pods: tuple[Pod, ...]) -> None:
+    def _follow(self, pods: tuple[Pod, ...], now_s: float) -> None:
         present = {pod.uid for pod in pods}
         for uid in [uid for uid in self._entries if uid not in present]:
             self._leave(self._entries.pop(uid))
@@ -103,9 +118,10 @@ class PodCollector:
                 entry = self._entries[pod.uid] = _PodEntry(index, pod, self._phases.take())
             elif entry.pod is pod:
                 continue
-            self._update(entry, pod)
+            self._update(entry, pod, now_s)
+        self._has_pods = self._has_pods or bool(pods)
 
-    def _update(self, entry: _PodEntry, pod: Pod) -> None:
+    def _update(self, entry: _PodEntry, pod: Pod, now_s: float) -> None:
         entry.pod = pod
         self._sink.rekey(entry.index, _pod_key(pod))
         if entry.cgroup != pod.cgroup:
@@ -114,14 +130,18 @@ class PodCollector:
             self._sink.void(entry.index)
             if not isinstance(pod.cgroup, Missing):
                 entry.meter = CgroupMeter(entry.index, pod.cgroup, self._online_cpus)
-        self._update_containers(entry, pod)
+        self._update_containers(entry, now_s)
 
-    def _update_containers(self, entry: _PodEntry, pod: Pod) -> None:
+    def _update_containers(self, entry: _PodEntry, now_s: float) -> None:
+        pod = entry.pod
         wanted = _measurable(pod)
+        entry.young = self._too_young(entry, wanted, now_s)
         for container_id, meter in list(entry.containers.items()):
             if container_id not in wanted or meter.cgroup != wanted[container_id][1]:
                 self._leave_container(entry.containers.pop(container_id))
         for container_id, (container, cgroup) in wanted.items():
+            if container_id in entry.young:
+                continue
             key = _container_key(pod, container)
             known = entry.containers.get(container_id)
             if known is not None:
@@ -131,6 +151,22 @@ class PodCollector:
             entry.containers[container_id] = CgroupMeter(index, cgroup, self._online_cpus)
             entry.reference_cores = None  # as if the pod's use had moved: look at once, and again
             entry.detail_due_s = _NEVER_S
+        measured = (wanted[container_id][0].name for container_id in entry.containers)
+        entry.names = frozenset(measured)
+
+    def _too_young(self, entry: _PodEntry, wanted: _Measurable, now_s: float) -> dict[str, float]:
+        if not self._has_pods:
+            return {}
+        newcomers = {
+            container_id: entry.young.get(container_id, now_s)
+            for container_id, (container, _) in wanted.items()
+            if container_id not in entry.containers and container.name not in entry.names
+        }
+        return {
+            container_id: since_s
+            for container_id, since_s in newcomers.items()
+            if not is_due(now_s, since_s + YOUNG_S)
+        }
 
     def _leave(self, entry: _PodEntry) -> None:
         for meter in entry.containers.values():
@@ -188,7 +224,7 @@ def _has_moved(reference_cores: float | None, cores: float) -> bool:
     return abs(cores - reference_cores) > step
 
 
-def _measurable(pod: Pod) -> dict[str, tuple[Container, CgroupPath]]:
+def _measurable(pod: Pod) -> _Measurable:
     """By id the containers that have a cgroup; of several of one name only the newest attempt,
     since its labels would be theirs too.
     """
