@@ -17,8 +17,11 @@ CONTROL = Path("/run/systemd")
 _OWN_FILES = Path("/run/systemd/system")
 _SLICE = Path("/sys/fs/cgroup/system.slice")
 _COMMAND_S = 60
-# What time or a daemon-reload alone changes.
-_VOLATILE = ("CPUUsageNSec", "MemoryCurrent", "TasksCurrent", "ExecStart", "After=", "Requires=")
+# What time or a daemon-reload alone changes: counters, and the order of dependencies.
+_VOLATILE = (
+    *("CPUUsageNSec=", "MemoryCurrent=", "TasksCurrent=", "ExecStart"),
+    *("After=", "Before=", "Conflicts=", "Requires=", "Wants="),
+)
 
 
 class UnitGround(Protocol):
