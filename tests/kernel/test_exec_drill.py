@@ -32,6 +32,7 @@ from koordlet.resexecutor.rollback import (
 )
 from tests.support.cgroot import CgroupRoot, cgroup_root
 from tests.support.execrig import cpus, key, want
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kernel
 
@@ -173,10 +174,7 @@ def mid_plan(run_dir: Path) -> bool:
 
 
 def wait_for_first_plan(root: CgroupRoot) -> None:
-    deadline_s = time.monotonic() + 10
-    while root.weight(TIER) != root.weight_of(2):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
+    until(lambda: root.weight(TIER) == root.weight_of(2), 10, "a first plan")
 
 
 def test_twenty_kills_leave_nothing_behind(node: CgroupRoot, run_dir: Path) -> None:

@@ -16,9 +16,11 @@ from typing import Any
 import psutil
 
 from koordlet.api.client import AnswerError, Client, UnreachableError
+from tests.support.waiting import PATIENCE
 
-READY_S = 30.0
-STOP_S = 30.0
+READY_S = 30.0 * PATIENCE
+STOP_S = 30.0 * PATIENCE
+CTL_S = 60.0 * PATIENCE
 # A run that is killed leaves no daemon behind.
 _LAUNCHER = """
 limit=$1; shift
@@ -196,7 +198,7 @@ class Koordlet:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=CTL_S,
         )
 
     def ctl_command(self, *words: str) -> list[str]:
@@ -204,7 +206,11 @@ class Koordlet:
         return [script("koordletctl"), "--run-dir", str(self.run_dir), *words]
 
     def __enter__(self) -> Koordlet:
-        return self.start()
+        try:
+            return self.start()
+        except NotReadyError:
+            self.kill()
+            raise
 
     def __exit__(self, *_: object) -> None:
         """Stop it if it still runs; kill it where that does not work."""

@@ -115,7 +115,7 @@ class Guest:
             disks = {
                 "root": system.root,
                 "python": python,
-                "project": vmimage.project_disk(directory),
+                "project": vmimage.project_disk(system, directory),
             }
             started_s = time.monotonic()
             self._start(stack, system, disks)

@@ -89,7 +89,7 @@ def python_disk() -> Path:
     return _cached("python", made_of, lambda made: _build_python(system, made)) / "python.img"
 
 
-def project_disk(directory: Path) -> Path:
+def project_disk(system: Image, directory: Path) -> Path:
     """An ext4 file system with the working tree as it is now: what git tracks and would track."""
     image = directory / "project.img"
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
@@ -97,6 +97,7 @@ def project_disk(directory: Path) -> Path:
             target = Path(scratch) / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(REPO / name, target, follow_symlinks=False)
+        _compile(system, Path(scratch) / "koordlet", Path(scratch) / "proto/koordpb")
         _make_file_system(Path(scratch), image, "512M")
     return image
 
@@ -243,12 +244,19 @@ def _build_python(system: Image, made: Path) -> None:
     command_output(*pip, "install", *target, *offline, "--target", str(site))
     (site / "project.pth").write_text("/project\n/project/proto\n")
     _make_venv(venv)
-    compile_all = ("-m", "compileall", "-q", "-j", "2", str(site))
-    home = {"PYTHONHOME": str(system.directory / "python")}
-    command_output(f"{system.directory}/python/bin/python", *compile_all, more_environment=home)
+    _compile(system, site)
     _make_file_system(tree, made / "python.img", "1G")
     wheels.rename(made / "wheels")
     shutil.rmtree(tree)
+
+
+def _compile(system: Image, *directories: Path) -> None:
+    """To the guest's byte code, by its own Python: an emulated CPU takes long for it."""
+    python = system.directory / "python"
+    compile_all = ("-m", "compileall", "-q", "-j", "2", *map(str, directories))
+    command_output(
+        str(python / "bin/python"), *compile_all, more_environment={"PYTHONHOME": str(python)}
+    )
 
 
 def _make_venv(venv: Path) -> None:

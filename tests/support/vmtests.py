@@ -11,6 +11,7 @@ from tests.support.vmguest import Guest
 
 RecordProperty = Callable[[str, object], None]
 _RESULTS = "/tmp/results.json"
+_PATIENCE = 4
 _PYTEST = "/venv/bin/python -m pytest -v --tb=short -p no:cacheprovider --timeout 300"
 
 
@@ -19,7 +20,7 @@ def run_tests(guest: Guest, record: RecordProperty, *words: str, limit_s: float)
 
     AssertionError with all that pytest said where a test failed, none passed or the time was up.
     """
-    environment = f"{ground.RESULTS}={_RESULTS}"
+    environment = f"{ground.RESULTS}={_RESULTS} KOORDTEST_PATIENCE={_PATIENCE}"
     command = f"cd /project && rm -f {_RESULTS} && {environment} {_PYTEST} {shlex.join(words)}"
     ran = guest.sh(command, limit_s)
     assert ran.code == 0, f"pytest in the guest ended with {ran.code}:\n{ran.out}\n{ran.err}"
