@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -79,6 +80,8 @@ class Daemon:
         loop.add_signal_handler(signal.SIGINT, self._stop, "SIGINT")
         self._feed_watchdog()
         self._look_at_hook_files(())
+        gc.collect()
+        gc.freeze()  # what is there now stays: later collections need not look at it
         notify("READY=1", f"STATUS=serving {self._listener.path}")
         self._log.info("serving", socket=str(self._listener.path))
         await self._done.wait()

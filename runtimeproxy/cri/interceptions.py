@@ -153,10 +153,11 @@ class RunPodSandbox(_Base):
     async def _before(self, request: bytes, remaining_s: float | None) -> bytes | None:
         asked = self._request = pb.RunPodSandboxRequest.FromString(request)
         stage = Stage.PRE_RUN_POD_SANDBOX
-        if not self._asked(stage) or self._known.skip.marks(asked.config):
+        servers = self._known.hooks.servers(stage)
+        if not servers or self._known.skip.marks(asked.config):
             return None
         question = PodQuestion(asked.config, asked.runtime_handler)
-        await self._known.hooks.ask(stage, question, remaining_s)
+        await self._known.hooks.ask(stage, question, remaining_s, servers)
         return asked.SerializeToString() if question.changed else None
 
     def _after(self, code: Code, reply: bytes) -> None:
@@ -175,10 +176,11 @@ class CreateContainer(_Base):
         asked = self._request = pb.CreateContainerRequest.FromString(request)
         sandbox = self._sandbox(asked)
         stage = Stage.PRE_CREATE_CONTAINER
-        if not self._asked(stage) or self._known.skip.marks(sandbox.config):
+        servers = self._known.hooks.servers(stage)
+        if not servers or self._known.skip.marks(sandbox.config):
             return None
         question = CreateQuestion(sandbox, asked)
-        await self._known.hooks.ask(stage, question, remaining_s)
+        await self._known.hooks.ask(stage, question, remaining_s, servers)
         return asked.SerializeToString() if question.changed else None
 
     def _sandbox(self, asked: pb.CreateContainerRequest) -> Sandbox:
@@ -222,13 +224,14 @@ class UpdateContainerResources(_Base):
     async def _before(self, request: bytes, remaining_s: float | None) -> bytes | None:
         asked = self._request = pb.UpdateContainerResourcesRequest.FromString(request)
         stage = Stage.PRE_UPDATE_CONTAINER_RESOURCES
-        if not self._asked(stage):
+        servers = self._known.hooks.servers(stage)
+        if not servers:
             return None
         sandbox, container = await self._known.container(asked.container_id)
         if container is None or (sandbox and self._known.skip.marks(sandbox.config)):
             return None
         question = UpdateQuestion(sandbox, container, asked)
-        await self._known.hooks.ask(stage, question, remaining_s)
+        await self._known.hooks.ask(stage, question, remaining_s, servers)
         return asked.SerializeToString() if question.changed else None
 
     def _after(self, code: Code, reply: bytes) -> None:

@@ -57,14 +57,20 @@ class Hooks:
             client = self._clients[server.socket] = HookClient(server.socket, clock=self._clock)
         return client
 
-    async def ask(self, stage: Stage, question: Question, left_s: float | None) -> None:
+    async def ask(
+        self,
+        stage: Stage,
+        question: Question,
+        left_s: float | None,
+        servers: tuple[HookServer, ...] | None = None,
+    ) -> None:
         """Ask every server of the stage and apply what is accepted.
 
-        ``left_s`` is the caller's deadline. Raises StatusError where a server with policy Fail
-        gives no good answer.
+        ``left_s`` is the caller's deadline; ``servers`` is what ``servers(stage)`` has just told.
+        Raises StatusError where a server with policy Fail gives no good answer.
         """
         began_s = self._clock()
-        for server in self.servers(stage):
+        for server in self.servers(stage) if servers is None else servers:
             spent_s = self._clock() - began_s
             limit_s = self._limit_s(None if left_s is None else left_s - spent_s)
             try:
