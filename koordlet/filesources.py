@@ -189,9 +189,15 @@ class FileSources:
         self._state.source(SourceStatus("kubelet-config", state, where, None, facts.problems))
 
 
+def _below(path: str, managed: str) -> str:
+    """``path`` of every hierarchy, counted from the root that we manage where it lies in there."""
+    top = managed.rstrip("/")
+    return path[len(top) :] or "/" if f"{path}/".startswith(f"{top}/") else path
+
+
 def _kubelet_update(facts: KubeletFacts, config: Config) -> ipc.KubeletUpdate:
     return ipc.KubeletUpdate(
-        cgroup_root=config.kubelet_cgroup_root or facts.cgroup_root,
+        cgroup_root=config.kubelet_cgroup_root or _below(facts.cgroup_root, config.cgroup_root),
         cgroup_driver=facts.cgroup_driver,
         cpu_manager=facts.cpu_manager,
         reserved_cpus=facts.reserved_cpus,

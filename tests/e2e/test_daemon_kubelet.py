@@ -67,12 +67,16 @@ def test_H01_a_kubelet_restarts_while_everything_is_in_force(
 def test_H14_a_kubelets_own_values_are_no_leftovers_and_what_differs_is(
     managed: Managed, kubelet: Kubelet, tmp_path: Path
 ) -> None:
+    kubelet.add_pod("db", "LSR", SPIN, limits={"cpu": "251m", "memory": "64Mi"})
+    kubelet.add_pod("api", "LS", SPIN, "33m", limits={"cpu": "125m", "memory": "33Mi"})
+    until(lambda: kubelet.is_running("db") and kubelet.is_running("api"), POD_S, "more pods")
     off = tmp_path / "absent.yaml"  # the built-in NodeSLO
     with managed.daemon(kubelet=kubelet.url, node_slo=off) as daemon:
 
         def leftovers() -> list[dict[str, object]]:
-            done = daemon.ctl("-o", "json", "adopt", "--dry-run")
-            files: list[dict[str, object]] = json.loads(done.stdout)["data"]["files"]
+            data = json.loads(daemon.ctl("-o", "json", "adopt", "--dry-run").stdout)["data"]
+            assert data["compared"]
+            files: list[dict[str, object]] = data["files"]
             return files
 
         until(lambda: not daemon.status()["waiting_for"], SOON_S, "a decision")

@@ -8,6 +8,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -85,6 +86,10 @@ class Kubelet:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+        # Newer kubelets bind their directory onto itself, and leave it so.
+        root = str(self._directory / "root")
+        if f" {root} " in Path("/proc/self/mountinfo").read_text():
+            subprocess.run(["umount", "--lazy", root], check=True)
 
     def _make_named_cgroup(self) -> None:
         """The kubelet wants its root in the systemd hierarchy, too; it goes with the others."""
@@ -146,9 +151,22 @@ class Kubelet:
             for pod in self.pods()
         )
 
-    def add_pod(self, name: str, qos: str, command: tuple[str, ...], cpu_request: str = "") -> None:
-        """A marked static pod of one container; without a request it is BestEffort."""
-        resources = {"requests": {"cpu": cpu_request}} if cpu_request else {}
+    def add_pod(
+        self,
+        name: str,
+        qos: str,
+        command: tuple[str, ...],
+        cpu_request: str = "",
+        limits: Mapping[str, str] | None = None,
+    ) -> None:
+        """A marked static pod of one container; with neither request nor limits it is BestEffort,
+        with limits for CPU and memory and no request it is Guaranteed.
+        """
+        resources: dict[str, Mapping[str, str]] = {}
+        if cpu_request:
+            resources["requests"] = {"cpu": cpu_request}
+        if limits:
+            resources["limits"] = limits
         container = {
             "name": "main",
             "image": IMAGE,

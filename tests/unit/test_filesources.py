@@ -196,6 +196,27 @@ def test_our_own_cgroup_root_wins_over_the_kubelets(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("managed", "kubelets", "seen"),
+    [
+        ("/", "/", "/"),
+        ("/", "/kube", "/kube"),
+        ("/node", "/node", "/"),
+        ("/node", "/node/kube", "/kube"),
+        ("/node", "/nodes", "/nodes"),
+        ("/node", "/", "/"),
+    ],
+)
+def test_POD_04_the_kubelets_cgroup_root_is_counted_from_ours(
+    tmp_path: Path, managed: str, kubelets: str, seen: str
+) -> None:
+    rig = Rig(tmp_path, cgroup_root=managed)
+    rig.run_kubelet(f"cgroupRoot: {kubelets}\n")
+    assert [word.cgroup_root for word in rig.poll() if isinstance(word, ipc.KubeletUpdate)] == [
+        seen
+    ]
+
+
 def test_with_kubelet_none_nobody_looks(tmp_path: Path) -> None:
     rig = Rig(tmp_path, kubelet="none")
     rig.run_kubelet()

@@ -39,10 +39,8 @@ def _orders(view: NodeView) -> tuple[Problem, ...]:
 def _leftovers(view: NodeView) -> tuple[Problem, ...]:
     if not view.leftovers:
         return ()
-    count = len(view.leftovers)
-    what = (
-        f"{count} files of the kubelet's tiers hold what another agent left, not their own values"
-    )
+    others = f" and {len(view.leftovers) - 1} more" if view.leftovers[1:] else ""
+    what = f"this file{others} of the kubelet's tiers hold what another agent left"
     return (_hint("leftovers", view.leftovers[0], what, "koordletctl adopt --dry-run"),)
 
 
