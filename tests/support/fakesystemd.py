@@ -37,6 +37,8 @@ HEADER = (
     "# or an equivalent operation. Do not edit.\n"
 )
 CPUS = "AllowedCPUs"
+PER_S = "CPUQuotaPerSecUSec"
+_NOT_AT_FIRST = {"cpu.weight", "cpu.idle", "cpu.max", "cpu.max.burst", "cpuset.cpus"}
 PERIOD = "CPUQuotaPeriodUSec"
 _DEFAULTS: dict[str, int | bytes] = {
     **{name: UNSET if p.signature == "t" else b"" for name, p in PROPERTIES.items()},
@@ -245,33 +247,74 @@ class FakeSystemd:
                     unit.values[key] = parsed(key, said)
 
     def _start(self, unit: FakeUnit) -> None:
-        if self.host is not None:
-            self.host.make(unit.cgroup)
-            for file in ("cpu.weight", "cpu.idle", "cpu.max", "cpu.max.burst", "cpuset.cpus"):
-                self.host.delete_file(unit.cgroup, file)
-            self._realize(unit)
+        """A cgroup with the controllers that every service has, and no more."""
+        if self.host is None:
+            return
+        self.host.make(unit.cgroup)
+        for hierarchy in self.host.files.hierarchies:
+            parent = hierarchy.root.find(unit.slice)
+            if hierarchy.version == 1 and not {"memory", "pids"} & set(hierarchy.controllers):
+                assert parent is not None
+                parent.children.clear()
+        for file in self._on_v2(unit) & _NOT_AT_FIRST:
+            self.host.delete_file(unit.cgroup, file)
+        self._realize(unit)
 
     def _realize(self, unit: FakeUnit) -> None:
         """What systemd writes for a unit: all files of a controller that it needs, or none."""
         if self.host is None or not unit.running:
             return
-        weight, per_s = unit.values["CPUWeight"], unit.values["CPUQuotaPerSecUSec"]
-        cpus, period = unit.values[CPUS], unit.values[PERIOD]
-        assert isinstance(weight, int) and isinstance(per_s, int) and isinstance(period, int)
+        if "cpu" in self.host.hierarchies.v1:
+            self._realize_v1(unit)
+        else:
+            self._realize_v2(unit)
+
+    def _realize_v2(self, unit: FakeUnit) -> None:
+        weight, per_s, period = (self._number(unit, name) for name in ("CPUWeight", PER_S, PERIOD))
+        cpus, files = unit.values[CPUS], self._on_v2(unit)
         assert isinstance(cpus, bytes)
-        if (weight, per_s) != (UNSET, UNSET) or "cpu.max" in self._files(unit):
+        if (weight, per_s) != (UNSET, UNSET) or "cpu.max" in files:
             shown = 100_000 if UNSET in (per_s, period) else period
             quota = "max" if per_s == UNSET else max(per_s * shown // 1_000_000, 1_000)
             self._write(unit, "cpu.idle", str(int(weight == 0)))
             shown_weight = "0" if weight == 0 else str(100 if weight == UNSET else weight)
             self._write(unit, "cpu.weight", shown_weight)
             self._write(unit, "cpu.max", f"{quota} {shown}")
-        if cpus or "cpuset.cpus" in self._files(unit):
+        if cpus or "cpuset.cpus" in files:
             self._write(unit, "cpuset.cpus", format_cpuset(from_bitmap(cpus)))
 
-    def _files(self, unit: FakeUnit) -> dict[str, str]:
+    def _realize_v1(self, unit: FakeUnit) -> None:
+        """The weight outranks the shares, and neither cpusets nor idle are known there."""
         assert self.host is not None
-        return self.host.group(unit.cgroup, "cgroup.procs").files
+        weight, shares, per_s = (
+            self._number(unit, name) for name in ("CPUWeight", "CPUShares", PER_S)
+        )
+        if (weight, shares, per_s) == (UNSET, UNSET, UNSET):
+            return
+        for controller in ("cpu", "cpuacct"):
+            for hierarchy in self.host.files.hierarchies:
+                parent = hierarchy.root.find(unit.slice)
+                name = directory_of_unit(unit.name)
+                wanted = controller in hierarchy.controllers and parent is not None
+                if wanted and parent is not None and name not in parent.children:
+                    parent.make_child(name)
+        if weight != UNSET:
+            shares = max(weight * 1024 // 100, 2)
+        self._write(unit, "cpu.shares", str(1024 if shares == UNSET else shares))
+        quota = -1 if per_s == UNSET else max(per_s // 10, 1_000)
+        self._write(unit, "cpu.cfs_quota_us", str(quota))
+
+    def _number(self, unit: FakeUnit, name: str) -> int:
+        value = unit.values[name]
+        assert isinstance(value, int)
+        return value
+
+    def _on_v2(self, unit: FakeUnit) -> set[str]:
+        """Its files in the v2 hierarchy."""
+        assert self.host is not None
+        v2 = [each for each in self.host.files.hierarchies if each.version == 2]
+        found = [each.root.find(unit.cgroup) for each in v2]
+        return {file for cgroup in found if cgroup is not None for file in cgroup.files}
 
     def _write(self, unit: FakeUnit, file: str, text: str) -> None:
         assert self.host is not None

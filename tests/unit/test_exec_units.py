@@ -416,3 +416,50 @@ def test_without_systemd_the_same_name_is_anybodys(tmp_path: Path) -> None:
     rig = Rig(fake_host("v2", cgroups={"system.slice": {"batch.service": {}}}), tmp_path)
     assert rig.tick(LIMIT)[LIMIT.key].status is Status.APPLIED
     assert rig.executor.owned()[key(PATH, QUOTA)].channel is Channel.FILE
+
+
+# -- cgroup v1 ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def v1_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Units]:
+    monkeypatch.setattr(
+        "koordlet.resexecutor.rollback.journal_path", lambda run: run / "journal.db"
+    )
+    made = Units(fake_host("v1", systemd=True, cpus="0-3"), tmp_path)
+    yield made
+    made.rig.executor._units.stop(5.0)
+    made.systemd.close()
+
+
+def test_H06_on_v1_a_unit_is_governed_by_shares_and_quota(v1_units: Units) -> None:
+    units = v1_units
+    before = units.systemd.show()
+    outcomes = units.settle(LIMIT, LOWEST)
+    assert {o.status for o in outcomes.values()} == {Status.UNCHANGED}
+    assert (units.text("cpu.shares"), units.text("cpu.cfs_quota_us")) == ("2", "30000")
+    assert units.property("CPUShares") == 2
+    units.systemd.daemon_reload()
+    assert {o.status for o in units.tick(LIMIT, LOWEST).values()} == {Status.UNCHANGED}
+    assert units.rollback().is_as_before
+    assert units.systemd.show() == before
+
+
+def test_on_v1_a_weight_of_the_owner_gives_way_and_comes_back(v1_units: Units) -> None:
+    units = v1_units
+    units.systemd.units[UNIT].fragment = {"CPUWeight": 250}
+    units.systemd.daemon_reload()
+    before = units.systemd.show()
+    assert units.settle(LOWEST)[LOWEST.key].status is Status.UNCHANGED
+    assert (units.property("CPUWeight"), units.property("CPUShares")) == (UNSET, 2)
+    units.rig.restore_all()
+    assert units.systemd.show() == before
+    assert units.text("cpu.shares") == "2560"
+
+
+@pytest.mark.parametrize("knob", [IDLE, CPUS])
+def test_on_v1_systemd_has_neither_idle_nor_cpusets_for_units(v1_units: Units, knob: Knob) -> None:
+    value = 1 if knob is IDLE else cpus(0)
+    outcome = v1_units.settle(want(PATH, knob, value))[key(PATH, knob)]
+    assert outcome.status is Status.UNSUPPORTED
+    assert "no property" in outcome.why
