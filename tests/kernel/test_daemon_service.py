@@ -118,7 +118,11 @@ def test_H16_a_core_that_is_down_at_such_a_stop_leaves_values_too(rig: Rig) -> N
 def test_ready_is_told_once_ticks_feed_the_watchdog_and_a_stuck_core_does_not(rig: Rig) -> None:
     daemon = rig.start()
     until(lambda: "READY=1" in rig.words(), 20, "READY=1")
-    until(lambda: any(word.endswith("values in force, 1 BE roots") for word in rig.words()), 20, "a status")
+    until(
+        lambda: any(word.endswith("values in force, 1 BE roots") for word in rig.words()),
+        20,
+        "a status",
+    )
     before = rig.words().count("WATCHDOG=1")
     until(lambda: rig.words().count("WATCHDOG=1") > before + 1, 10, "two beats")
     core = int(daemon.status()["core"]["pid"])

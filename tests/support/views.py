@@ -357,7 +357,7 @@ def core_status() -> CoreStatus:
             reserved_cores=0.5,
             cpu_manager=CpuManagerPolicy.NONE,
         ),
-        be_roots=(BeRoot(ENCODER, "encoder", True), BeRoot(BE_TIER, "tier", True)),
+        be_roots=(BeRoot(ENCODER, "encoder"), BeRoot(BE_TIER, "tier")),
         floor_bound=False,
         strategies=strategies(),
         problems=(),

@@ -150,8 +150,9 @@ def test_OPS_03_ten_thousand_cgroups_leave_nothing_behind(tree: Tree, tmp_path: 
         (directory / "f").unlink()
         directory.rmdir()
         directory = directory.with_name(f"pod{number}")
-    assert open_fds() == before
-    tables = [value for value in vars(tree).values() if isinstance(value, dict)]
+    assert open_fds() <= before  # others' garbage may hold some that go meanwhile
+    parts = (*vars(tree).values(), *vars(vars(tree)["_kept"]).values())
+    tables = [value for value in parts if isinstance(value, dict)]
     assert sum(len(table) for table in tables) < 20
 
 
