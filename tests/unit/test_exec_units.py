@@ -128,7 +128,7 @@ def test_H02_a_quota_is_in_force_as_systemd_rounds_it(units: Units) -> None:
     assert units.rig.review.resets == frozenset()
 
 
-def test_H06_daemon_reload_takes_nothing_away(units: Units) -> None:
+def test_CQ_12_daemon_reload_takes_nothing_away(units: Units) -> None:
     wanted = (LIMIT, LOWEST, want(PATH, CPUS, cpus(0, 1)))
     units.settle(*wanted)
     units.systemd.daemon_reload()

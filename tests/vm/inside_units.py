@@ -187,7 +187,7 @@ def test_H06_a_declared_unit_is_governed_and_given_back_exactly(batch: Batch) ->
     assert batch.used_cores() > 0.9
 
 
-def test_H06_daemon_reload_takes_nothing_of_it_away(batch: Batch) -> None:
+def test_CQ_12_daemon_reload_takes_nothing_of_it_away(batch: Batch) -> None:
     with batch.daemon(idle=1) as daemon:
         until(lambda: batch.text("cpu.idle") == "1" and batch.quota_us(), SOON_S)
         for _ in range(3):
