@@ -38,11 +38,14 @@ class Relay:
         self.counts = CallCounts()
         self.traffic = Traffic()
         self.fronts: set[Front] = set()
+        self._leaving = False
 
     def accept(self) -> Peer:
         """The protocol of a new connection."""
         front = Front(self)
         self.fronts.add(front)
+        if self._leaving:  # it came in the moment before we stopped listening
+            asyncio.get_running_loop().call_soon(front.say_goodbye)
         return front.peer
 
     def endpoint_of(self, path: bytes) -> Endpoint:
@@ -51,6 +54,7 @@ class Relay:
 
     def say_goodbye(self) -> None:
         """Every client goes to whoever listens next; calls under way end here."""
+        self._leaving = True
         for front in list(self.fronts):
             front.say_goodbye()
 

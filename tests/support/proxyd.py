@@ -19,7 +19,7 @@ import psutil
 
 from tests.support.koordletd import NotReadyError, free_port
 
-READY_S = 20.0
+READY_S = 60.0
 STOP_S = 20.0
 # What systemd does: the listening socket is descriptor 3 of the process that it is meant for.
 _ACTIVATED = """
