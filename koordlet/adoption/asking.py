@@ -70,8 +70,8 @@ class CpuManager:
 class Node:
     """What is known of the node beside its cgroups.
 
-    ``kubepods_cpus`` and ``kubepods_mems`` are the texts that everything in kubepods inherits on
-    cgroup v1. ``burstable`` is the sum of the requests of all Burstable pods. ``formula`` is the
+    ``kubepods_cpus`` and ``kubepods_mems`` are what everything in kubepods inherits, on cgroup v1
+    as a copy. ``burstable`` is the sum of the requests of all Burstable pods. ``formula`` is the
     one that this node's weights were made by, None where nothing tells. ``specs`` are by
     container id.
     """
@@ -96,8 +96,8 @@ class Node:
 class Asking:
     """One question: a knob of a place on a node.
 
-    ``period_us`` is the present cfs period, ``above`` what the same file of the directory above
-    says.
+    ``period_us`` is the present cfs period, ``above`` the CPUs of the directory above, for the
+    cpuset of an application.
     """
 
     place: Place

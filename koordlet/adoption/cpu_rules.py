@@ -227,19 +227,21 @@ def mems(asking: Asking) -> Pristine | None:
     return _named_or_inherited(asking, spec.mems, inherited)
 
 
-def _named_or_inherited(asking: Asking, in_spec: str, on_v1: str) -> Pristine:
+def _named_or_inherited(asking: Asking, in_spec: str, of_kubepods: str) -> Pristine:
     if in_spec:
         return Pristine(asking.canonical(in_spec), BY_SPEC)
-    return _inherited(asking, on_v1, f"inherited: {BY_SPEC} names none")
+    return _inherited(asking, of_kubepods, f"inherited: {BY_SPEC} names none")
 
 
-def _inherited(asking: Asking, on_v1: str, source: str, note: str = "") -> Pristine:
-    """On v1 a copy of what kubepods holds, on v2 the empty set."""
+def _inherited(asking: Asking, of_kubepods: str, source: str, note: str = "") -> Pristine:
+    """On v1 a copy of what kubepods holds, on v2 the empty set; all that kubepods has is as good
+    there: with tasks in it no v2 cpuset is ever emptied again.
+    """
     if asking.is_v2:
-        return Pristine("", source, frozenset({on_v1} - {""}), note=note)
-    if not on_v1:
+        return Pristine("", source, frozenset({of_kubepods} - {""}), note=note)
+    if not of_kubepods:
         return Pristine(Missing("kubepods holds nothing that could be inherited"))
-    return Pristine(on_v1, source, note=note)
+    return Pristine(of_kubepods, source, note=note)
 
 
 # -- burst and idle -------------------------------------------------------------------------------

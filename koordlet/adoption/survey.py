@@ -128,8 +128,8 @@ def _node(
 ) -> Node:
     layout = workloads.layout
     node = Node(
-        kubepods_cpus=_kubepods_text(cgroups, layout, Knob.CPUSET_CPUS),
-        kubepods_mems=_kubepods_text(cgroups, layout, Knob.CPUSET_MEMS),
+        kubepods_cpus="" if isinstance(layout, Missing) else _cpus_of(cgroups, layout.kubepods),
+        kubepods_mems=_kubepods_mems(cgroups, layout),
         cpu_manager=kubelet.cpu_manager,
         burstable=_burstable(workloads, kubelet),
         cfs_quota=kubelet.cfs_quota,
@@ -139,10 +139,17 @@ def _node(
     return replace(node, formula=_formula(cgroups, found))
 
 
-def _kubepods_text(cgroups: Cgroups, layout: KubeLayout | Missing, knob: Knob) -> str:
+def _cpus_of(cgroups: Cgroups, path: CgroupPath) -> str:
+    """What everything in a directory may use."""
+    is_v2 = cgroups.version_of(Knob.CPUSET_CPUS) == 2
+    text = _text(cgroups, (path, Knob.CPUSET_CPUS_EFFECTIVE if is_v2 else Knob.CPUSET_CPUS))
+    return "" if isinstance(text, Missing) else text
+
+
+def _kubepods_mems(cgroups: Cgroups, layout: KubeLayout | Missing) -> str:
     if isinstance(layout, Missing):
         return ""
-    text = _text(cgroups, (layout.kubepods, knob))
+    text = _text(cgroups, (layout.kubepods, Knob.CPUSET_MEMS))
     return "" if isinstance(text, Missing) else text
 
 
@@ -236,8 +243,7 @@ class _Comparison:
     def _asking(self, place: Place, knob: Knob) -> Asking:
         above = ""
         if place.level is Level.APP and knob is Knob.CPUSET_CPUS:
-            text = _text(self.cgroups, (place.path.parent, knob))
-            above = "" if isinstance(text, Missing) else text
+            above = _cpus_of(self.cgroups, place.path.parent)
         period_us = _period_us(self.cgroups, place.path) if knob is Knob.CPU_QUOTA else 0
         return Asking(place, knob, self.node, _Spelling(self.cgroups), period_us, above)
 

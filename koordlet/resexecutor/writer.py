@@ -26,6 +26,7 @@ from koordlet.resexecutor.unitdesk import unit_outcome
 
 CPUSET_RETRIES = 3
 WAITS_FOR_START = "waits for its turn: a bounded number of writes a tick until all are in force"
+NOT_EMPTIED = "had none of its own; with tasks in it, it was given all CPUs of its parent"
 _MEMORY = (Knob.MEMORY_LIMIT, Knob.MEMORY_SWAP_LIMIT, Knob.MEMORY_HIGH)
 
 
@@ -134,8 +135,30 @@ class Writer:
                 number = self._write(step)
                 if number == 0:
                     return
-        if number:
+        if number == errno.ENOSPC and job.restoring and not step.text:
+            number = self._widen(step, job)
+        if number and job.progress is Progress.PLANNED:
             job.fail(number, explain(self.cgroups, self.reads, step.key, step.text, number))
+
+    def _widen(self, step: Step, job: Job) -> int:
+        """Give a v2 cpuset all CPUs of its parent, as none of its own would: the kernel empties
+        none that has tasks in or below it. 0, or the errno.
+        """
+        cpus = self.cgroups.read(step.target.parent, Knob.CPUSET_CPUS_EFFECTIVE)
+        if step.knob is not Knob.CPUSET_CPUS or not isinstance(cpus, frozenset):
+            return errno.ENOSPC
+        wide = replace(step, text=format_cpuset(cpus))
+        held = self.ledger.get(step.key)
+        row = self._rows.get(step.key) or (held.row if held else None)
+        if row is not None:
+            row = self._rows[step.key] = replace(row, may_write=row.may_write | {wide.text})
+            try:
+                self.ledger.update([row], ())
+            except JournalError as error:
+                job.fail(0, str(error))
+                return errno.EIO
+        job.wanted, job.why = wide.text, NOT_EMPTIED
+        return self._write(wide)
 
     def _write(self, step: Step) -> int:
         """0, or the kernel's errno."""

@@ -54,8 +54,17 @@ def _directory(directory: Path, names: Iterable[str]) -> Photo:
             found[str(path)] = b" ".join(sorted(path.read_bytes().split()))
         elif _is_setting(path):
             with contextlib.suppress(OSError):  # write-only, or not supported here
-                found[str(path)] = path.read_bytes()
+                found[str(path)] = _cpus(path) if name == "cpuset.cpus" else path.read_bytes()
     return found
+
+
+def _cpus(path: Path) -> bytes:
+    """A v2 cpuset with tasks in it is never emptied again, so one with all CPUs of its parent is
+    as good as one with none of its own.
+    """
+    own = path.read_bytes()
+    above = path.parents[1] / "cpuset.cpus.effective"
+    return b"\n" if above.exists() and own == above.read_bytes() else own
 
 
 def _is_setting(path: Path) -> bool:

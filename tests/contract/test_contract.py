@@ -253,6 +253,20 @@ def test_v2_cpuset_is_cut_by_the_parent_and_restored_by_a_newline(v2_host: Host)
     assert cgroups.read(tier, Knob.CPUSET_CPUS_EFFECTIVE) == frozenset({0, 1})
 
 
+@pytest.mark.parametrize("where", ["a", "a/b"])
+def test_CS_02_v2_a_cpuset_is_not_emptied_while_tasks_are_in_or_below_it(
+    v2_host: Host, where: str
+) -> None:
+    cgroups, cg = v2_host.cgroups(), v2_host.make("a")
+    v2_host.make("a/b" if where == "a/b" else "other")
+    v2_host.set_tasks(where, 1)
+    cgroups.write(cg, Knob.CPUSET_CPUS, "")
+    cgroups.write(cg, Knob.CPUSET_CPUS, "0")
+    assert refused_with(cgroups, cg, Knob.CPUSET_CPUS, "") == errno.ENOSPC
+    cgroups.write(cg, Knob.CPUSET_CPUS, "0-1")
+    assert cgroups.read(cg, Knob.CPUSET_CPUS_EFFECTIVE) == frozenset({0, 1})
+
+
 # -- memory and pids ----------------------------------------------------------------------------
 
 

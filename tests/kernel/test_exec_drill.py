@@ -47,7 +47,8 @@ FILES = {
         "cpu": ("cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_burst_us", "cpu.idle"),
         "cpuset": ("cpuset.cpus",),
     },
-    2: {"unified": ("cpu.weight", "cpu.max", "cpu.max.burst", "cpu.idle", "cpuset.cpus")},
+    # A v2 cpuset with tasks in it is never emptied again: what its tasks may use is compared.
+    2: {"unified": ("cpu.weight", "cpu.max", "cpu.max.burst", "cpu.idle", "cpuset.cpus.effective")},
 }
 Photo = dict[str, bytes]
 

@@ -51,7 +51,7 @@ def plans(draw: st.DrawFn) -> tuple[SetValue, ...]:
 
 def photo(host: FakeHost) -> dict[str, str]:
     return {
-        f"{group.path}/{name}": group.read(name)
+        f"{group.path}/{name}": (group.setting if name == "cpuset.cpus" else group.read)(name)
         for hierarchy in host.files.hierarchies
         for group in hierarchy.root.walk()
         for name in group.files

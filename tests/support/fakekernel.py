@@ -217,6 +217,15 @@ class FakeCgroup:
         """Whether a task is here or below."""
         return any(each.tasks for each in self.walk())
 
+    def setting(self, name: str) -> str:
+        """What a file says, for comparisons. A v2 cpuset is never emptied again while it has
+        tasks: one with all CPUs of its parent is as good as one with none of its own.
+        """
+        if name == "cpuset.cpus" and self.hierarchy.version == 2 and self.parent is not None:
+            is_wide = self.cpus() == self.parent.effective_cpus()
+            return "" if is_wide else self.files[name]
+        return self.files[name]
+
     def cpus(self) -> frozenset[int]:
         """cpuset.cpus as a set."""
         return parse_cpuset(self.files.get("cpuset.cpus", ""))
@@ -253,6 +262,8 @@ def _set_cpus(cgroup: FakeCgroup, text: str) -> int:
         number = _cpus_refusal_v1(cgroup, wanted)
         if number:
             return number
+    elif not wanted and cgroup.cpus() and cgroup.populated():
+        return errno.ENOSPC
     cgroup.files["cpuset.cpus"] = format_cpuset(wanted)
     return 0
 
@@ -278,7 +289,8 @@ def _set_mems(cgroup: FakeCgroup, text: str) -> int:
         return errno.EINVAL
     if not wanted <= {0}:
         return errno.EINVAL
-    if not wanted and cgroup.tasks and cgroup.hierarchy.version == 1:
+    had = cgroup.files["cpuset.mems"] != ""
+    if not wanted and cgroup.tasks and (had or cgroup.hierarchy.version == 1):
         return errno.ENOSPC
     cgroup.files["cpuset.mems"] = format_cpuset(wanted)
     return 0

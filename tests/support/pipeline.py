@@ -392,10 +392,10 @@ class Pipeline:
     def photo(self) -> Photo:
         """Every kernel setting now, so that an undo can be compared byte for byte."""
         return {
-            (each.path, name): text
+            (each.path, name): each.setting(name)
             for hierarchy in self.host.files.hierarchies
             for each in hierarchy.root.walk()
-            for name, text in each.files.items()
+            for name in each.files
             if name in KNOB_FILES
         }
 

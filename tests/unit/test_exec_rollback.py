@@ -328,3 +328,51 @@ def test_the_managed_root_is_in_the_journal(rig: Rig, tmp_path: Path) -> None:
     assert managed_root_of(rig.path.parent, BOOT) == "/"
     rig.path.unlink()
     assert not managed_root_of(rig.path.parent, BOOT)
+
+
+def v2_rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    made = Rig(fake_host("v2", cgroups={"be": {"pod": {"tasks": 1}}, "ls": {}}), tmp_path)
+    monkeypatch.setattr(module, "journal_path", lambda _run_dir: made.path)
+    return made
+
+
+def test_CS_02_v2_a_cpuset_that_cannot_be_emptied_gets_all_cpus_of_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = v2_rig(tmp_path, monkeypatch)
+    rig.tick(want("be", CPUS, cpus(1)), want("ls", CPUS, cpus(1)))
+    rig.crash()
+    report = undo(rig)
+    be, ls = (o for path in ("be", "ls") for o in report.outcomes if o.target == path)
+    assert (be.status, be.after) == (Status.RESTORED, "0-3")
+    assert "all CPUs of its parent" in be.why
+    assert (ls.status, ls.after, ls.why) == (Status.RESTORED, "", "")
+    assert report.is_as_before
+    assert undo(rig).done_by is DoneBy.NOBODY
+
+
+@pytest.mark.parametrize("count", range(1, 4))
+def test_CS_02_v2_widening_is_killed_and_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    rig = v2_rig(tmp_path, monkeypatch)
+    rig.tick(want("be", CPUS, cpus(1)))
+    rig.crash()
+    kill_at(rig, count)
+    with contextlib.suppress(Killed):
+        undo(rig)
+    revive(rig)
+    undo(rig)
+    assert rig.host.cgroups().read(key("be", CPUS)[0], CPUS) == cpus(0, 1, 2, 3)
+    assert undo(rig).done_by is DoneBy.NOBODY
+
+
+def test_CS_02_v2_a_tick_that_gives_a_cpuset_back_is_done_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = v2_rig(tmp_path, monkeypatch)
+    rig.tick(want("be", CPUS, cpus(1)))
+    (outcome,) = rig.executor.restore_all("clean stop", rig.clock.now_s())
+    assert (outcome.status, outcome.after) == (Status.RESTORED, "0-3")
+    assert rig.executor.owned() == {}
+    assert rig.executor.problems() == ()
