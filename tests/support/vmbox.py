@@ -25,14 +25,14 @@ BOOT_AT, BOOT_MIB = MIB, 64
 ROOT_AT = BOOT_AT + BOOT_MIB * MIB
 MBR = Path("/usr/lib/syslinux/mbr/mbr.bin")  # of syslinux-common
 _MBR_CODE = 440  # bytes; the partition table follows
-_BOX = CACHE / "box"
+BOX = CACHE / "box"
 
 _WORDS = (
     "root=/dev/vda2 rw console=ttyS0 net.ifnames=0 mitigations=off systemd.wants=ssh.service"
     " systemd.wants=systemd-networkd.service systemd.wants=systemd-resolved.service"
 )
 _V1_WORDS = "systemd.unified_cgroup_hierarchy=0 systemd.legacy_systemd_cgroup_controller=1"
-_SYSLINUX = f"""\
+SYSLINUX = f"""\
 SERIAL 0
 DEFAULT v2
 LABEL v2
@@ -60,7 +60,7 @@ def build() -> Path:
     """
     debian.ensure(*PACKAGES)
     system, python = vmimage.system_image(), vmimage.python_disk()
-    _BOX.mkdir(parents=True, exist_ok=True)
+    BOX.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as name:
         scratch = Path(name)
         disk = _disk(system, scratch)
@@ -69,11 +69,11 @@ def build() -> Path:
         command_output(*convert, str(disk), str(packed))
         virtual_gib = -(-disk.stat().st_size // (1 << 30))
         _write_box(scratch, packed, virtual_gib)
-        os.replace(scratch / "koord-host.box", _BOX / "koord-host.box")
-    shutil.copy(system.box_key, _BOX / "box_key")
-    (_BOX / "box_key").chmod(0o600)
-    shutil.copytree(python.with_name("wheels"), _BOX / "wheels", dirs_exist_ok=True)
-    return _BOX / "koord-host.box"
+        os.replace(scratch / "koord-host.box", BOX / "koord-host.box")
+    shutil.copy(system.box_key, BOX / "box_key")
+    (BOX / "box_key").chmod(0o600)
+    shutil.copytree(python.with_name("wheels"), BOX / "wheels", dirs_exist_ok=True)
+    return BOX / "koord-host.box"
 
 
 def _disk(system: vmimage.Image, scratch: Path) -> Path:
@@ -98,7 +98,7 @@ def _make_boot(system: vmimage.Image, scratch: Path, boot: Path) -> None:
     with boot.open("wb") as file:
         file.truncate(BOOT_MIB * MIB)
     config = scratch / "syslinux.cfg"
-    config.write_text(_SYSLINUX, encoding="ascii")
+    config.write_text(SYSLINUX, encoding="ascii")
     hidden = str(BOOT_AT // 512)  # sectors before it: syslinux asks the BIOS for absolute ones
     command_output("mkfs.vfat", "-F", "16", "-h", hidden, str(boot))
     files = [str(path) for path in (system.kernel, system.initramfs, config)]
