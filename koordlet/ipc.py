@@ -271,7 +271,7 @@ class Channel:
     def _fill(self) -> bool:
         while True:
             try:
-                data = self._sock.recv(1 << 18)
+                data = self._sock.recv(1 << 16)
             except BlockingIOError:
                 return False
             except OSError as error:
@@ -285,14 +285,22 @@ class Channel:
 
 
 def _packed(message: object) -> bytes:
-    """``message`` pickled without a memo, which would keep all that pickling makes on the way
-    until its end: on a node full of pods that is more than the message. Messages are trees.
+    """``message`` pickled; one with pods in it without a memo, which would keep all that pickling
+    makes on the way until its end: on a node full of pods that is more than the message. What has
+    no pods in it comes each second, and is pickled faster with one. All messages are trees.
     """
+    if not _holds_pods(message):
+        return pickle.dumps(message, protocol=5)
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, protocol=5)
     pickler.fast = True
     pickler.dump(message)
     return buffer.getvalue()
+
+
+def _holds_pods(message: object) -> bool:
+    told_by_core = getattr(message, "workloads", None) is not None
+    return told_by_core or isinstance(message, PodsUpdate | PodsChange)
 
 
 def listen(path: Path) -> socket.socket:
