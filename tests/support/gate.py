@@ -89,7 +89,8 @@ MACHINE = (
     Part("end-to-end tests", _pytest("e2e and not vm"), counts=True),
 )
 IMAGES = Part("guest images", _python("tests.support.vmimage"))
-GUESTS = Part("tests in guests", _pytest("vm"), counts=True)
+GUESTS = Part("tests in guests", _pytest("vm and not long"), counts=True)
+ALL_GUESTS = Part("tests in guests", _pytest("vm"), counts=True)
 
 
 def run(part: Part, tally: Tally) -> None:
@@ -134,12 +135,12 @@ def install_packages(tally: Tally, name: str, packages: tuple[str, ...]) -> None
         print(f"ok     {time.monotonic() - started_s:6.1f} s", flush=True)
 
 
-def run_guests(tally: Tally) -> None:
+def run_guests(tally: Tally, tests: Part) -> None:
     """The tests in virtual machines; where there can be none, they say why."""
     if not vmguest.why_impossible():
         install_packages(tally, "packages of guests", vmimage.HOST_PACKAGES)
         run(IMAGES, tally)
-    run(GUESTS, tally)
+    run(tests, tally)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -154,7 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
     for part in {"check": CHECK, "test": CHECK + MACHINE, "test-vm": ()}[words[0]]:
         run(part, tally)
     if words != ["check"]:
-        run_guests(tally)
+        run_guests(tally, GUESTS if words == ["test"] else ALL_GUESTS)
     _summarise(tally, time.monotonic() - started_s)
     return 1 if tally.outcomes["failed"] else 0
 

@@ -13,7 +13,7 @@ from tests.support import vmimage
 from tests.support.vmguest import Guest
 from tests.support.vmservice import AS_BEFORE, TIMER, UNIT, Service, governed_work
 
-pytestmark = pytest.mark.vm
+pytestmark = [pytest.mark.vm, pytest.mark.long]
 
 REPO = Path(__file__).resolve().parents[2]
 NAME = "koord-host"

@@ -7,7 +7,7 @@ import pytest
 from tests.support.vmguest import Guest
 from tests.support.vmtests import RecordProperty, run_tests
 
-pytestmark = pytest.mark.vm
+pytestmark = [pytest.mark.vm, pytest.mark.long]
 
 
 def test_the_proxy_behind_its_socket_unit(

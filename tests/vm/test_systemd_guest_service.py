@@ -25,7 +25,7 @@ from tests.support.vmservice import (
     governed_work,
 )
 
-pytestmark = pytest.mark.vm
+pytestmark = [pytest.mark.vm, pytest.mark.long]
 
 INSTALL_S = 840.0
 DRILL_S = 840.0

@@ -8,7 +8,7 @@ from tests.support.vmguest import Guest, Kind
 from tests.support.vmtests import RecordProperty, run_tests
 from tests.vm.conftest import StartGuest
 
-pytestmark = pytest.mark.vm
+pytestmark = [pytest.mark.vm, pytest.mark.long]
 
 LIMIT_S = 600.0
 

@@ -25,6 +25,7 @@ def test_the_contract_suite_holds(v2_guest: Guest, record_property: RecordProper
     run_tests(v2_guest, record_property, *words, limit_s=120)
 
 
+@pytest.mark.long
 def test_the_kernel_tests_pass(v2_guest: Guest, record_property: RecordProperty) -> None:
     names = ("ctl_rollback", "daemon_stop", "exec_drill", "host_tree", "metrics_cpu", "oneshot")
     files = [f"tests/kernel/test_{name}.py" for name in (*names, "pressure")]
@@ -32,6 +33,7 @@ def test_the_kernel_tests_pass(v2_guest: Guest, record_property: RecordProperty)
     run_tests(v2_guest, record_property, "-m", "kernel", "-k", timed, *files, limit_s=300)
 
 
+@pytest.mark.long
 def test_a_node_is_taken_over(v2_guest: Guest, record_property: RecordProperty) -> None:
     words = ("-m", "kernel", "-k", "proposals", "tests/kernel/test_adopt.py")
     run_tests(v2_guest, record_property, *words, limit_s=120)

@@ -12,7 +12,7 @@ from tests.support.vmguest import Guest, Hardware, Kind
 from tests.support.vmtests import RecordProperty, run_tests
 from tests.vm.conftest import StartGuest
 
-pytestmark = pytest.mark.vm
+pytestmark = [pytest.mark.vm, pytest.mark.long]
 
 _READ = """
 import json
