@@ -79,7 +79,7 @@ class Koordlet:
         defaults: dict[str, object] = {
             "run_dir": self.run_dir,
             "state_dir": directory / "state",
-            "cgroup_root": cgroup_root,
+            "cgroup_root": cgroup_root or "/",
             "host_apps_dir": directory / "hostapps.d",
             "metrics_address": f"127.0.0.1:{self.metrics_port}",
             "node_name": "testnode",
