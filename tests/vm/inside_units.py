@@ -208,26 +208,6 @@ def test_H06_a_unit_from_declaration_to_undo(batch: Batch) -> None:
     assert batch.text("cpu.max") == "170000 100000"
 
 
-def test_H16_values_outlive_a_crash_and_rollback_needs_no_daemon(batch: Batch) -> None:
-    before = batch.show()
-    daemon = batch.daemon(idle=1).start()
-    batch.wait(daemon, batch.idles, "cpu.idle and a quota")
-    systemctl("daemon-reload")
-    assert (batch.text("cpu.idle"), batch.text("cpu.weight")) == ("1", "0")
-    daemon.kill()
-    assert batch.idles()
-    assert daemon.ctl("rollback", "--dry-run").returncode == 0
-    assert batch.idles()
-    daemon.start()  # takes it over
-    time.sleep(3)
-    batch.wait(daemon, batch.idles, "cpu.idle and a quota")
-    daemon.kill()
-    done = daemon.ctl("rollback")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert batch.show() == before
-    assert drop_ins() == []
-
-
 def sandboxed(*words: str, writable: Path) -> str:
     """Run a command locked up as the dead-man timer's service is."""
     text = (REPO / "systemd/koordlet-rollback.service").read_text()
@@ -238,18 +218,7 @@ def sandboxed(*words: str, writable: Path) -> str:
     return run("systemd-run", "--quiet", "--wait", "--pipe", *options, *words)
 
 
-def test_H06_a_rollback_in_the_services_sandbox_is_exact(batch: Batch) -> None:
-    before = batch.show()
-    daemon = batch.daemon("cpuset").start()
-    batch.wait(daemon, lambda: batch.text("cpuset.cpus") in ("0", "1"), "one CPU")
-    daemon.kill()
-    run("mkdir", "-p", "/run/systemd/system.control")  # as tmpfiles does
-    sandboxed(*daemon.ctl_command("rollback"), writable=batch.directory)
-    assert batch.show() == before
-    assert drop_ins() == []
-
-
-def test_units_come_and_go_and_what_is_delegated_is_written_by_file(
+def test_H16_units_that_come_and_go_a_crash_and_a_rollback_as_the_service_does_it(
     batch: Batch, ground: UnitGround
 ) -> None:
     systemctl("stop", BATCH)
@@ -257,20 +226,22 @@ def test_units_come_and_go_and_what_is_delegated_is_written_by_file(
     before = batch.cpu()
     part = _delegated_part()
     (batch.apps / "part.yaml").write_text(PART)
+    daemon = batch.daemon(idle=1).start()
     try:
-        with batch.daemon() as daemon:
-            batch.await_limited(daemon)
-            batch.wait(daemon, lambda: (part / "cpu.weight").read_text() == "1\n", "the part")
-            assert {path.parent.name for path in drop_ins()} == {f"{BATCH}.d"}
-            ground.stop(BATCH)
-            batch.wait(daemon, lambda: drop_ins() == [], "no drop-in of a stopped unit")
-            ground.start(BATCH)
-            batch.await_limited(daemon)
-            systemctl("restart", BATCH)
-            batch.await_limited(daemon)
-        assert (part / "cpu.weight").read_text() == "100\n"
-        assert drop_ins() == []
+        batch.wait(daemon, batch.idles, "cpu.idle and a quota")
+        batch.wait(daemon, lambda: (part / "cpu.idle").read_text() == "1\n", "the part")
+        assert {path.parent.name for path in drop_ins()} == {f"{BATCH}.d"}
+        ground.stop(BATCH)
+        batch.wait(daemon, lambda: drop_ins() == [], "no drop-in of a stopped unit")
+        ground.start(BATCH)
+        batch.wait(daemon, batch.idles, "the unit governed again")
+        daemon.kill()
+        assert batch.idles(), "a crash leaves values in force"
+        run("mkdir", "-p", "/run/systemd/system.control")  # as tmpfiles does
+        sandboxed(*daemon.ctl_command("rollback"), writable=batch.directory)
         assert batch.cpu() == before
+        assert drop_ins() == []
+        assert (part / "cpu.idle").read_text() == "0\n"
     finally:
         systemctl("stop", "koordtest-parent.service", may_fail=True)
 
