@@ -182,7 +182,7 @@ def test_H06_a_unit_from_declaration_to_undo(batch: Batch) -> None:
         assert [path.name for path in drop_ins()] == ["50-CPUQuota.conf", "50-CPUWeight.conf"]
         (root,) = daemon.status()["be_roots"]
         assert (root["claimed_by"], root["writable"]) == ("batch", True)
-        told = daemon.client.get("doctor")["data"]["capabilities"]
+        told = daemon.client.get("capabilities")["data"]["capabilities"]
         (known,) = (each for each in told if each["name"] == "systemd-units")
         assert known["works"] and "systemd 252" in known["detail"], known
         shown = daemon.ctl("explain", str(SLICE / BATCH / "cpu.weight")).stdout
