@@ -149,3 +149,36 @@ def test_without_a_journal_there_is_nothing_to_undo(run_dir: Path) -> None:
     code, data = roll_back(run_dir, "--if-no-daemon")
     assert (code, data["done_by"]) == (0, "nobody")
     assert "no journal" in data["note"]
+
+
+def test_H16_a_configuration_that_is_refused_stands_in_no_way(
+    root: CgroupRoot, run_dir: Path, tmp_path: Path
+) -> None:
+    left_behind(root, run_dir)
+    broken = tmp_path / "koordlet.yaml"
+    broken.write_text("runDir: [")
+    broken.chmod(0o644)
+    code, data = roll_back(run_dir, "--config", str(broken), "--if-no-daemon")
+    assert (code, data["restored"]) == (0, 2)
+    assert values(root) == originals(root)
+
+
+def test_H16_after_a_stop_without_systemd_to_wait_under_everything_is_restored(
+    root: CgroupRoot, run_dir: Path
+) -> None:
+    left_behind(root, run_dir)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "koordlet.daemon", "after-stop", "koordtest-none.service"),
+            *("--run-dir", str(run_dir)),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=REPO,
+        env={"PATH": "/nonexistent", "SERVICE_RESULT": "signal"},
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "restored" in done.stderr
+    assert values(root) == originals(root)

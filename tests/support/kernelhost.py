@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 from koordlet.host.cgroup import Cgroups
 from koordlet.host.mounts import Hierarchies, Roots, discover
@@ -12,6 +11,7 @@ from koordlet.host.tree import Tree
 from koordlet.model.paths import CgroupPath
 from koordlet.model.readings import Missing
 from tests.support.cgroot import CgroupRoot
+from tests.support.waiting import until
 
 _HOLD_MEMORY = """
 import sys, time
@@ -55,13 +55,12 @@ class KernelHost:
         """Put a task that holds ``usage_bytes`` of anonymous memory into ``cg``."""
         command = (sys.executable, "-c", _HOLD_MEMORY, str(usage_bytes))
         self.ground.spawn(cg, *command)
-        deadline_s = time.monotonic() + 10
-        while time.monotonic() < deadline_s:
+
+        def holds() -> bool:
             memory = self._cgroups.memory(CgroupPath(cg))
-            if not isinstance(memory, Missing) and memory.usage_bytes >= usage_bytes:
-                return
-            time.sleep(0.01)
-        raise TimeoutError(f"{cg} never used {usage_bytes} bytes")
+            return not isinstance(memory, Missing) and memory.usage_bytes >= usage_bytes
+
+        until(holds, 10, f"{usage_bytes} bytes used by {cg}")
 
     def foreign_write(self, cg: str, file: str, text: str) -> None:
         """Another program's write to the hierarchy that has ``file``."""

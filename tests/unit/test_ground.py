@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 from tests.support.ground import MARK, Ground, Surveyor
+from tests.support.waiting import until
 
 
 def test_a_process_that_inherited_the_mark_is_seen_and_others_are_not(tmp_path: Path) -> None:
@@ -17,6 +18,8 @@ def test_a_process_that_inherited_the_mark_is_seen_and_others_are_not(tmp_path: 
     marked = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: str(run)})
     unmarked = subprocess.Popen(["sleep", "60"], env={MARK: "1", "PATH": os.environ["PATH"]})
     try:
+        # An exec closes the pipe that Popen waits for before the environment can be read.
+        until(lambda: surveyor.look().left_behind(before), 10, "a process seen")
         left = surveyor.look().left_behind(before)
     finally:
         for process in (marked, unmarked):
